@@ -127,7 +127,10 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         .nearfar(["case", "0", "--here"])
         .env(MOCK_CASE, "1")
         .env("PATH", "/nonexistent");
-    without.run().exited(3).says(&["the program sh is missing"]);
+    without
+        .run()
+        .exited(3)
+        .says(&["case 0: cannot run sh: there is no such program"]);
 }
 
 #[test]

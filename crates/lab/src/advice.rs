@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use nearfar_proc::program;
 
 use crate::arch::Arch;
 use crate::kernels::Series;
@@ -12,11 +12,13 @@ use crate::qemu;
 
 /// A program on `PATH`, or where the system keeps those for administrators, which users' `PATH`s leave out.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let administrators = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    let folders = std::env::split_paths(&path).chain(administrators);
-    let is_program = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
-    folders.map(|folder| folder.join(name)).find(is_program)
+    let by_administrators = || {
+        let folders = ["/usr/sbin", "/sbin"].into_iter();
+        folders
+            .map(|folder| format!("{folder}/{name}"))
+            .find_map(|path| program::find(&path).ok())
+    };
+    program::find(name).ok().or_else(by_administrators)
 }
 
 /// How packages are installed here.

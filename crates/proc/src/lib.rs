@@ -53,6 +53,7 @@ pub mod mountinfo;
 pub mod move_pages;
 pub mod numa_maps;
 pub mod open_files;
+pub mod program;
 pub mod resident;
 pub mod rooted;
 pub mod service;

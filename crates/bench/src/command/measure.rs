@@ -11,18 +11,17 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan, Settled};
 use nearfar_machine::shell_command;
 use nearfar_proc::affinity::Confinement;
 use nearfar_proc::memory_policy::PreparedPolicy;
-use nearfar_proc::{child, error_text, tasks};
+use nearfar_proc::{child, error_text, program, tasks};
 use nearfar_runs::{Better, Cell, Metric, MetricValue, metric_name};
 use nearfar_trace::counters::CountedFrom;
 use regex_lite::Regex;
@@ -148,7 +147,7 @@ pub(super) fn make<'a>(
         .command
         .first()
         .ok_or_else(|| target("COMMAND is missing".to_owned()))?;
-    let file = find_program(program).map_err(target)?;
+    let file = program::find(program).map_err(target)?;
     parameters.file = Some(ProgramFile::of(file));
     let near = match &parameters.near {
         Some(device) => {
@@ -191,30 +190,6 @@ pub(super) fn make<'a>(
     })
 }
 
-/// The file of a program, as execvp(3) looks for it.
-///
-/// # Errors
-/// That there is none that can be executed.
-fn find_program(name: &str) -> Result<PathBuf, String> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let candidates: Vec<PathBuf> = match name.contains('/') {
-        true => vec![name.into()],
-        false => env::split_paths(&path)
-            .map(|directory| directory.join(name))
-            .collect(),
-    };
-    let is_program = |file: &PathBuf| {
-        file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
-    };
-    let found = candidates.iter().find(|file| is_program(file));
-    found
-        .cloned()
-        .ok_or_else(|| match candidates.iter().any(|file| file.exists()) {
-            true => format!("cannot run {name}: it is not a program that may be executed"),
-            false => format!("cannot run {name}: there is no such program"),
-        })
-}
-
 /// A shell with this script.
 fn shell(script: &str, stdin: Stdio) -> Command {
     let mut shell = Command::new("sh");
@@ -252,7 +227,7 @@ fn wait(
     cancel: &AtomicBool,
     mut observer: Option<&mut Observer<'_>>,
 ) -> Result<(), BoxError> {
-    let pid = i32::try_from(program.process.pid())?;
+    let pid = program.process.pid();
     let pid = Pid::from_raw(pid).ok_or("a program has number 0")?;
     // It is a child that nothing has waited for, so its number is still its own.
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
@@ -290,8 +265,7 @@ fn wait(
 /// # Errors
 /// The system's answer, or that it does not end.
 fn end(program: &mut Program) -> Result<(), BoxError> {
-    let pid =
-        Pid::from_raw(i32::try_from(program.process.pid())?).ok_or("a program has number 0")?;
+    let pid = Pid::from_raw(program.process.pid()).ok_or("a program has number 0")?;
     let until = Instant::now() + END_WITHIN;
     if program.ended()?.is_none() {
         // It may have ended since.
@@ -393,7 +367,7 @@ impl CommandExperiment<'_> {
         cancel: &AtomicBool,
     ) -> Result<Sample, BoxError> {
         let placement = self.placement(cell)?.clone();
-        let pid = i32::try_from(server.process.pid())?;
+        let pid = server.process.pid();
         // The shell that waits has used some time.
         let of_shell = tasks::run_time(pid).map_or(0.0, |it| it.run_ns as f64 / 1e9);
         let (ticks, before) = (Ticks::now(), cpu_seconds(libc::RUSAGE_CHILDREN) + of_shell);
@@ -555,7 +529,7 @@ impl Experiment for CommandExperiment<'_> {
             );
         }
         let mut program = self.start(cell, resources)?;
-        let pid = i32::try_from(program.process.pid())?;
+        let pid = program.process.pid();
         let from = match self.parameters.load {
             Some(_) => CountedFrom::Begin,
             None => CountedFrom::Exec,

@@ -13,6 +13,7 @@ use clap::{Args, FromArgMatches as _};
 use nearfar_bench::cases::{self, KernelQuestion, cases};
 use nearfar_compare::{Comparison, Options, Side, compare};
 use nearfar_proc::child::{end_with_parent, wait_or_end};
+use nearfar_proc::program;
 use nearfar_report::case as pages;
 use nearfar_report::document::Document;
 use nearfar_report::runs::{self, PublishedFile};
@@ -182,13 +183,9 @@ impl Case {
                 "case {number} compares guests; with --here this machine is measured as it is, and nothing is compared"
             );
         }
-        let paths = std::env::var_os("PATH").unwrap_or_default();
-        let is_there =
-            |program: &str| std::env::split_paths(&paths).any(|it| it.join(program).is_file());
-        match case.programs.iter().find(|it| !is_there(it)) {
-            Some(program) => Err(refused!(
-                "case {number}: the program {program} is missing: not found in PATH"
-            )),
+        let missing = |name: &&str| program::find(name).err();
+        match case.programs.iter().find_map(missing) {
+            Some(problem) => Err(refused!("case {number}: {problem}")),
             None => Ok(()),
         }
     }
