@@ -22,8 +22,9 @@ use crate::output;
 /// Which events are wanted: `LEVEL`, `CRATE=LEVEL`, with commas between several.
 const VARIABLE: &str = "NEARFAR_LOG";
 /// The crates that say something; a name below one of them is that of a module.
-const CRATES: [&str; 4] = [
+const CRATES: [&str; 5] = [
     "nearfar_change",
+    "nearfar_exporter",
     "nearfar_lab",
     "nearfar_prefer",
     "nearfar_sources",

@@ -449,7 +449,17 @@ fn read(stream: &mut Stream, request: &mut Vec<u8>) -> Progress {
             Progress::Moved
         }
         Err(error) if has_to_wait(&error) => Progress::Waits,
-        Err(_) => Progress::Ended,
+        Err(error) => {
+            // Why a certificate is refused, for one: the client sees at most the kind of fault.
+            if let Stream::Tls(tls) = stream {
+                let client = tls
+                    .sock
+                    .peer_addr()
+                    .map_or_else(|_| "gone".into(), |it| it.to_string());
+                tracing::info!(client, reason = %error, "TLS connection ended");
+            }
+            Progress::Ended
+        }
     }
 }
 
