@@ -132,6 +132,14 @@ fn explain_option(error: &mut clap::Error, typed: &[&str]) {
         return;
     };
     let verb = verb(typed);
+    let follows_dashes = verb.get_arguments().find(|argument| argument.is_last_set());
+    if let Some(words) = follows_dashes.filter(|_| !option.starts_with('-')) {
+        let name = words.get_value_names().and_then(|names| names.first());
+        let name = name.map(|name| name.to_lowercase()).unwrap_or_default();
+        let tip = StyledStr::from(format!("a {name} follows --: -- {option} ..."));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        return;
+    }
     let elsewhere = ELSEWHERE.iter().find(|(name, _)| {
         let own = typed.iter().skip(1).take_while(|word| **word != "--");
         OF_SOURCES.contains(&option.as_str()) && own.into_iter().any(|word| word == name)
@@ -248,6 +256,31 @@ mod tests {
         }
         assert_eq!(met.len(), NEVER_PROPOSED.len(), "{met:?}");
         assert!(tried > 30, "{tried}");
+    }
+
+    #[test]
+    fn a_command_without_dashes_before_it_gets_a_tip() {
+        for words in [
+            &["nearfar", "bench", "command", "./job", "-x"][..],
+            &[
+                "nearfar",
+                "ab",
+                "--a",
+                "kernel=6.1",
+                "--b",
+                "kernel=6.12",
+                "./job",
+            ],
+        ] {
+            let said = said(words);
+            assert!(
+                said.contains("a command follows --: -- ./job ..."),
+                "{said}"
+            );
+        }
+        // It takes no command.
+        let said = said(&["nearfar", "topo", "./job"]);
+        assert!(!said.contains("follows"), "{said}");
     }
 
     #[test]
