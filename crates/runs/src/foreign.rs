@@ -87,18 +87,17 @@ pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
         Some(Ok(Keys {
             results: Some(_), ..
         })) => vec![hyperfine(&json)?],
-        Some(Err(error)) => {
+        other => {
             let start = String::from_utf8_lossy(&json[..json.len().min(MARKED_BYTES)]);
-            let is_of = |(_, mark): &&(&str, &str)| start.contains(mark);
-            if start.contains("\"schema\"") {
-                return Ok(None);
-            }
-            match MARKS.iter().find(is_of) {
-                Some(&(program, _)) => return Err(ForeignError::Json { program, error }),
-                None => mlc(&String::from_utf8_lossy(text))?,
+            let mark = MARKS.iter().find(|(_, mark)| start.contains(mark));
+            match (other, mark) {
+                (Some(Err(_)), _) if start.contains("\"schema\"") => return Ok(None),
+                (Some(Err(error)), Some(&(program, _))) => {
+                    return Err(ForeignError::Json { program, error });
+                }
+                _ => mlc(&String::from_utf8_lossy(text))?,
             }
         }
-        _ => mlc(&String::from_utf8_lossy(text))?,
     };
     let runs = (1..).zip(found).map(|(number, it)| it.run(number, text));
     let runs: Vec<Value> = runs.collect();
