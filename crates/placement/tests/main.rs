@@ -10,6 +10,7 @@ mod kernel_spread;
 mod locality;
 mod nvme_replica;
 mod owner;
+mod pairs;
 mod path;
 mod plan;
 mod properties;
