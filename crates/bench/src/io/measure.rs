@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan};
 use nearfar_machine::{CpuId, IoPolicy, Known, Machine, NodeId, PciAddress};
+use nearfar_proc::affinity;
 use nearfar_runs::Cell;
 use nearfar_trace::locks::{self, Recorder};
 use nearfar_trace::nvme::{self, Commands, Decoder};
@@ -43,7 +44,19 @@ fn children_system_s() -> f64 {
 }
 
 impl IoExperiment<'_> {
-    /// Waits for fio, counting paths meanwhile.
+    /// Waits for fio, counting paths meanwhile: on other CPUs than fio's where there are some, which have its time for itself.
+    fn wait_apart(&mut self, cancel: &AtomicBool) -> Result<(), BoxError> {
+        let of_fio = self.running.as_ref().map(|it| it.job.cpus.clone());
+        let own = affinity::get(0)?;
+        let apart = own.difference(&of_fio.unwrap_or_default());
+        if !apart.is_empty() {
+            affinity::set(0, &apart)?;
+        }
+        let waited = self.wait(cancel);
+        affinity::set(0, &own)?;
+        waited
+    }
+
     fn wait(&mut self, cancel: &AtomicBool) -> Result<(), BoxError> {
         let started = self.running.as_mut().ok_or("fio was not started")?;
         let measured = self.parameters.seconds + self.parameters.ramp_seconds;
@@ -153,7 +166,7 @@ impl Experiment for IoExperiment<'_> {
     }
 
     fn run(&mut self, _: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
-        self.wait(cancel)?;
+        self.wait_apart(cancel)?;
         let share = self
             .paths
             .as_mut()
