@@ -57,6 +57,22 @@ fn a_scrape_has_each_metric_with_its_help_and_type() {
 }
 
 #[test]
+fn why_a_tls_connection_ends_is_logged() {
+    let certificates = concat!(env!("CARGO_MANIFEST_DIR"), "/../exporter/tests/web");
+    let files =
+        format!("cert_file: {certificates}/server.pem\n  key_file: {certificates}/server.key");
+    let sandbox = Sandbox::new();
+    let config = sandbox.write("web.yml", format!("tls_server_config:\n  {files}\n"));
+    let config = config.to_str().unwrap();
+    let mut exporter = Exporting::start(&["--verbose", "--web.config.file", config]);
+    let mut client = exporter.connect();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    exporter
+        .running
+        .wait_for_error("TLS connection ended client=");
+}
+
+#[test]
 fn totals_do_not_decrease_and_scans_go_on() {
     let exporter = Exporting::start(&["--min-memory", "0"]);
     let mut before = exporter.metrics();
