@@ -56,9 +56,9 @@ fn usual_pauses() -> u32 {
     1
 }
 
-/// In simulated time, where each of a look's instructions takes the host as long as a pause, and no sibling gains by one. Together
-/// some 3 us of a period of 10 ms.
-const SIMULATED_PAUSES: u32 = 64;
+/// In simulated time, where a look at the clock takes the host microseconds, and no sibling gains by a pause. Together some 24 us of a
+/// period of 10 ms on x86.
+const SIMULATED_PAUSES: u32 = 512;
 
 impl LoadSpec {
     /// A load with the usual period and a seed of its own.

@@ -132,12 +132,21 @@ fn explain_option(error: &mut clap::Error, typed: &[&str]) {
         return;
     };
     let verb = verb(typed);
-    let follows_dashes = verb.get_arguments().find(|argument| argument.is_last_set());
-    if let Some(words) = follows_dashes.filter(|_| !option.starts_with('-')) {
-        let name = words.get_value_names().and_then(|names| names.first());
-        let name = name.map(|name| name.to_lowercase()).unwrap_or_default();
-        let tip = StyledStr::from(format!("a {name} follows --: -- {option} ..."));
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    let is_command = |argument: &clap::Arg| {
+        let names = argument.get_value_names().unwrap_or_default();
+        argument.is_last_set() && names == ["COMMAND"]
+    };
+    if verb.get_arguments().any(is_command)
+        && !verb.has_subcommands()
+        && !option.starts_with('-')
+        && !typed.contains(&"--")
+    {
+        let tip = format!(
+            "a command follows --: -- {} ...",
+            shell::words([(&option).into()])
+        );
+        let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+        error.insert(ContextKind::Suggested, tip);
         return;
     }
     let elsewhere = ELSEWHERE.iter().find(|(name, _)| {
@@ -278,9 +287,15 @@ mod tests {
                 "{said}"
             );
         }
-        // It takes no command.
-        let said = said(&["nearfar", "topo", "./job"]);
-        assert!(!said.contains("follows"), "{said}");
+        for words in [
+            &["nearfar", "topo", "./job"][..],
+            &["nearfar", "prefer", "servce"],
+            &["nearfar", "case", "5", "quick"],
+            &["nearfar", "ab", "--a", "x", "y", "--b", "z", "--", "./job"],
+        ] {
+            let said = said(words);
+            assert!(!said.contains("follows"), "{said}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn a_scrape_has_each_metric_with_its_help_and_type() {
 }
 
 #[test]
-fn why_a_tls_connection_ends_is_logged() {
+fn why_tls_is_refused_is_logged() {
     let certificates = concat!(env!("CARGO_MANIFEST_DIR"), "/../exporter/tests/web");
     let files =
         format!("cert_file: {certificates}/server.pem\n  key_file: {certificates}/server.key");
@@ -67,9 +67,7 @@ fn why_a_tls_connection_ends_is_logged() {
     let mut exporter = Exporting::start(&["--verbose", "--web.config.file", config]);
     let mut client = exporter.connect();
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    exporter
-        .running
-        .wait_for_error("TLS connection ended client=");
+    exporter.running.wait_for_error("TLS refused client=");
 }
 
 #[test]

@@ -450,13 +450,11 @@ fn read(stream: &mut Stream, request: &mut Vec<u8>) -> Progress {
         }
         Err(error) if has_to_wait(&error) => Progress::Waits,
         Err(error) => {
-            // Why a certificate is refused, for one: the client sees at most the kind of fault.
-            if let Stream::Tls(tls) = stream {
-                let client = tls
-                    .sock
-                    .peer_addr()
-                    .map_or_else(|_| "gone".into(), |it| it.to_string());
-                tracing::info!(client, reason = %error, "TLS connection ended");
+            // What the client did wrong, of which it sees at most the kind; not that it has gone.
+            if let (Stream::Tls(tls), ErrorKind::InvalidData) = (stream, error.kind()) {
+                let client = tls.sock.peer_addr();
+                let client = client.map_or_else(|error| error.to_string(), |it| it.to_string());
+                tracing::info!(client, reason = %error, "TLS refused");
             }
             Progress::Ended
         }

@@ -94,7 +94,7 @@ pub struct GpuPaths {
     pub devices: Vec<PciAddress>,
     /// A row for each device with a column for each, in the words of `nvidia-smi topo -m`: `X` the device itself, `PIX` through one
     /// PCIe switch or bridge, `PXB` through several, `PHB` through the host bridge, `NODE` through host bridges of one node, `SYS`
-    /// between nodes; `?` where a node is unknown and there are several. NVLink is not in sysfs.
+    /// between nodes; `?` where a node is unknown. NVLink is not in sysfs.
     pub matrix: Vec<Vec<&'static str>>,
 }
 
@@ -106,8 +106,6 @@ pub fn gpu_paths(machine: &Machine) -> GpuPaths {
     if !devices.is_empty() {
         devices.extend(all().filter(|it| it.is(&DeviceKind::NETWORK_CARD)));
     }
-    // On a machine of one node the kernel may give devices none (-1); there is no other.
-    let is_one_node = machine.nodes.iter().filter(|node| node.online).count() == 1;
     let path = |a: &PciDevice, b: &PciDevice| {
         let (common, bridges, ..) = rank(machine, &localities, a, b);
         match common {
@@ -118,7 +116,6 @@ pub fn gpu_paths(machine: &Machine) -> GpuPaths {
             Common::RootBus => "PHB",
             Common::Node => "NODE",
             Common::Nothing => "SYS",
-            Common::Unknown if is_one_node => "NODE",
             Common::Unknown => "?",
         }
     };
@@ -145,6 +142,14 @@ fn rank(machine: &Machine, localities: &Localities<'_>, a: &PciDevice, b: &PciDe
         _ if a.root == b.root => (Common::RootBus, 0, distance, None),
         (_, Some(a), Some(b)) if a == b => (Common::Node, 0, distance, None),
         (_, Some(_), Some(_)) => (Common::Nothing, 0, distance, None),
+        // A kernel may say none (-1) of devices where there is one node; where firmware names an offline one, there are more.
+        _ if machine.nodes.len() == 1
+            && [a, b].iter().all(|it| {
+                it.node.get() == Some(&None) && localities.firmware(it.root).is_none()
+            }) =>
+        {
+            (Common::Node, 0, None, None)
+        }
         _ => (Common::Unknown, 0, None, None),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{Access, access};
 
-/// The file of a program, as execvp(3) looks for it: a name without a slash in the directories of `PATH`.
+/// The file of a program: a name without a slash is looked for in the directories of `PATH`.
 ///
 /// # Errors
 /// That there is none that can be executed.
@@ -19,8 +19,15 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     };
     let is_program = |file: &&PathBuf| file.is_file() && access(*file, Access::EXEC_OK).is_ok();
     let found = candidates.iter().find(is_program).cloned();
-    found.ok_or_else(|| match candidates.iter().any(|file| file.exists()) {
-        true => format!("cannot run {name}: it is not a program that may be executed"),
-        false => format!("cannot run {name}: there is no such program"),
+    found.ok_or_else(|| {
+        let reason = match (
+            candidates.iter().any(|file| file.exists()),
+            name.contains('/'),
+        ) {
+            (true, _) => "it is not a program that may be executed",
+            (false, true) => "there is no such program",
+            (false, false) => "there is no such program in PATH",
+        };
+        format!("cannot run {name}: {reason}")
     })
 }

@@ -47,13 +47,18 @@ impl IoExperiment<'_> {
     /// Waits for fio, counting paths meanwhile: on other CPUs than fio's where there are some, which have its time for itself.
     fn wait_apart(&mut self, cancel: &AtomicBool) -> Result<(), BoxError> {
         let of_fio = self.running.as_ref().map(|it| it.job.cpus.clone());
-        let own = affinity::get(0)?;
-        let apart = own.difference(&of_fio.unwrap_or_default());
-        if !apart.is_empty() {
-            affinity::set(0, &apart)?;
+        let own = self.paths.as_ref().and_then(|_| affinity::get(0).ok());
+        let apart = own
+            .as_ref()
+            .map(|own| own.difference(&of_fio.unwrap_or_default()));
+        // Refused, it counts from where it is.
+        if let Some(apart) = apart.filter(|it| !it.is_empty()) {
+            let _ = affinity::set(0, &apart);
         }
         let waited = self.wait(cancel);
-        affinity::set(0, &own)?;
+        if let Some(own) = own {
+            let _ = affinity::set(0, &own);
+        }
         waited
     }
 

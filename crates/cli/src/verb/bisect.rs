@@ -22,7 +22,6 @@ use nearfar_lab::kernels::bisection::{Bisection, Commit, Mark, Next};
 use nearfar_lab::kernels::build::{GitSource, PREFIX};
 use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};
-use nearfar_proc::program;
 use nearfar_report::bisect::{BisectAnswer, BisectStep, Conclusion};
 use nearfar_runs::{Detail, Sample};
 use serde::{Deserialize, Serialize};
@@ -103,11 +102,6 @@ impl Bisect {
         let guest = self.guest.request(TimeSpec::Auto)?;
         guest.check_results().map_err(failure)?;
         let arch = guest.architecture().map_err(failure)?;
-        if Some(arch) == Arch::host()
-            && let [program, ..] = &self.command[..]
-        {
-            program::find(program).map_err(|problem| input!("{problem}"))?;
-        }
         if let Some(config) = &self.config {
             let opened = fs::File::open(config);
             opened.map_err(|error| input!("{}: {error}", config.display()))?;

@@ -906,11 +906,6 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent"],
     ),
     target(
-        ["bisect", "command"],
-        "bisect --good HEAD --bad HEAD -- no-such-program",
-        &["no-such-program", "there is no such program"],
-    ),
-    target(
         ["ab", "results"],
         "ab --results /nonexistent --a append=x --b append=y -- true",
         &["/nonexistent"],
