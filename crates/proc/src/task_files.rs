@@ -26,7 +26,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// `PF_KTHREAD` of include/linux/sched.h.
+/// `PF_EXITING` of include/linux/sched.h: set before the memory is given back, which comes before the state of a zombie
+/// (do_exit() in kernel/exit.c).
+const EXITING: u32 = 0x4;
+/// `PF_KTHREAD`.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 /// Field 3, the state, is the first one after the name.
 const FIRST_FIELD: usize = 3;
@@ -110,6 +113,11 @@ impl Stat {
     /// Whether the thread has ended and only its number is left, until its parent has waited for it.
     pub fn is_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
+    /// Whether the thread ends or has ended: it may have no memory any more.
+    pub fn is_ending(&self) -> bool {
+        self.flags & EXITING != 0 || self.is_ended()
     }
 
     /// Whether it is a thread of the kernel's own.
@@ -399,6 +407,15 @@ mod tests {
             let line = format!("7 (a) b) {state}{}", &AFTER[1..]);
             assert_eq!(Stat::parse(line.as_bytes()).unwrap().is_ended(), is_ended);
         }
+    }
+
+    #[test]
+    fn a_task_that_gives_its_memory_back_is_ending_and_not_ended() {
+        let line = format!("7 (a) {}", AFTER.replace(" 4194560 ", " 4194564 "));
+        let stat = Stat::parse(line.as_bytes()).unwrap();
+        assert!(stat.is_ending() && !stat.is_ended());
+        let zombie = Stat::parse(format!("7 (a) Z{}", &AFTER[1..]).as_bytes()).unwrap();
+        assert!(zombie.is_ending());
     }
 
     proptest! {

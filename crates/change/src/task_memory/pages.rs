@@ -152,7 +152,7 @@ impl HeldProcess {
         if stat.is_kernel_thread() {
             return Err(ProcessError::KernelThread(pid));
         }
-        if stat.is_ended() {
+        if stat.is_ending() {
             return Err(match has_live_threads(pid) {
                 true => ProcessError::MainThreadEnded(pid),
                 false => ProcessError::Zombie(pid),
@@ -179,6 +179,8 @@ impl HeldProcess {
         match image {
             Ok(Some(image)) if image == self.image => Ok(()),
             Ok(Some(_)) => Err(ProcessChanged::OtherProgram(pid)),
+            // On a busy host a process that was killed stays for long between giving back its memory and its end.
+            Ok(None) | Err(_) if is_ending(pid) => Err(ProcessChanged::Ended(pid)),
             Ok(None) | Err(_) => Err(ProcessChanged::Unknown(pid)),
         }
     }
@@ -200,9 +202,14 @@ fn has_process(pid: i32) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
+/// Whether each of its threads is; no where /proc does not show it.
+fn is_ending(pid: i32) -> bool {
+    tasks::stat(pid).is_ok_and(|stat| stat.is_ending()) && !has_live_threads(pid)
+}
+
 fn has_live_threads(pid: i32) -> bool {
     let threads = tasks::threads(pid).unwrap_or_default();
-    let is_alive = |tid| tasks::stat_of(pid, tid).is_ok_and(|stat| !stat.is_ended());
+    let is_alive = |tid| tasks::stat_of(pid, tid).is_ok_and(|stat| !stat.is_ending());
     threads.into_iter().any(is_alive)
 }
 
