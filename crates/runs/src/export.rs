@@ -66,9 +66,11 @@ pub struct Imported {
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     #[error(
-        "it holds no exported runs: {0}; `nearfar runs export --format json` writes what is read here"
+        "it holds neither exported runs (`nearfar runs export --format json`) nor results of hyperfine, fio, perf stat or mlc: {0}"
     )]
     NotAnExport(#[from] serde_json::Error),
+    #[error("it is UTF-16 text, as PowerShell writes files: iconv -f UTF-16 -t UTF-8 FILE")]
+    Utf16,
     #[error(
         "it holds {found}, not {SCHEMA}; `nearfar runs export --format json` writes what is read here"
     )]
@@ -139,6 +141,12 @@ impl Store {
     /// # Errors
     /// When the text is no export, a run contradicts itself, or the store refuses.
     pub fn import(&mut self, json: &[u8]) -> Result<Imported, ImportError> {
+        if [[0xff, 0xfe], [0xfe, 0xff]]
+            .iter()
+            .any(|mark| json.starts_with(mark))
+        {
+            return Err(ImportError::Utf16);
+        }
         let own = serde_json::from_slice(json);
         let foreign = match own {
             Ok(Schema { schema: Some(_) }) => None,

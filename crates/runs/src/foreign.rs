@@ -575,6 +575,8 @@ mod tests {
     fn what_is_no_result_is_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+        let utf_16 = store.import(b"\xff\xfe{\0").unwrap_err().to_string();
+        assert!(utf_16.contains("UTF-16"), "{utf_16}");
         let mut error = |text: &str| store.import(text.as_bytes()).unwrap_err().to_string();
         assert!(error(r#"{"results": [{"command": "x", "mean": 1.0}]}"#).contains("\"times\""));
         assert!(error(r#"{"results": []}"#).contains("without a figure"));
@@ -584,7 +586,7 @@ mod tests {
                 .contains("without a figure")
         );
         assert!(error(r#"{"x": 1}"#).contains("no schema"));
-        assert!(error("nothing").contains("no exported runs"));
+        assert!(error("nothing").contains("neither exported runs"));
         let cut = r#"{"results": [{"command": "x", "times": [1.0, NaN]}]}"#;
         assert!(error(cut).contains("results of hyperfine"));
     }
