@@ -159,7 +159,7 @@ fn the_command_of_a_case_is_printed_as_a_shell_takes_it() {
     // Two kernels are compared in turns, by one metric, in one guest; what the case changes is left to the kernel.
     let kernels = ["--kernel-a=6.1", "--kernel-b=git:v6.12", "--show-command"];
     for (number, parts) in [
-        ("1", ["--runs=12", "[iops]", "--factor=plan=before"]),
+        ("1", ["--runs=16", "[iops]", "--factor=plan=before"]),
         (
             "4",
             ["--runs=8", "[requests_per_s]", "--factor=interrupts=keep"],

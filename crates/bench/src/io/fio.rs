@@ -1,20 +1,26 @@
 //! fio: its command line, its processes while it runs, and what it answers (`--output-format=json+`, HOWTO of fio, "JSON+ output").
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::RawFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nearfar_experiment::{BoxError, Process, Resources};
 use nearfar_machine::{CpuSet, NodeId, shell_command};
 use nearfar_proc::tasks;
 use nearfar_runs::Histogram;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::{Deserialize, Serialize};
 
 use crate::node_buffers::set_policy;
 
+/// How often it is looked whether fio is set up or has ended.
+pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The last bytes of what fio wrote to standard error that an error has.
 const MAX_ERROR_BYTES: usize = 600;
 
@@ -109,14 +115,18 @@ impl Job {
     ///
     /// # Errors
     /// When it cannot be started, or memory cannot be bound to the node.
+    /// `waits`: its jobs wait, set up, until [`Running::go`].
     pub(super) fn start(
         &self,
         resources: &mut Resources,
         directory: PathBuf,
+        waits: bool,
     ) -> Result<Running, BoxError> {
+        let gate = waits.then(|| Gate::make(&directory)).transpose()?;
         let mut command = Command::new("fio");
         command
             .args(self.words())
+            .args(gate.iter().map(|_| Gate::OPTION))
             .current_dir(&directory)
             .stdin(Stdio::null())
             .stdout(File::create(directory.join(OUTPUT))?)
@@ -135,6 +145,7 @@ impl Job {
             process,
             directory,
             processes: BTreeSet::new(),
+            gate,
         };
         running.note_jobs();
         Ok(running)
@@ -146,6 +157,33 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().replace(':', "\\:")
 }
 
+/// Where jobs of fio that are set up wait: the command that each executes before its I/O (`exec_prerun`) writes a line to one pipe and
+/// reads one from the other.
+struct Gate {
+    ready: File,
+    go: File,
+}
+
+impl Gate {
+    /// In fio's working directory.
+    const OPTION: &str = "--exec_prerun=echo >ready; read -r line <go";
+
+    fn make(directory: &Path) -> io::Result<Self> {
+        let pipe = |name| {
+            let path = directory.join(name);
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+            // With both ends here, no opening waits.
+            let mut both = OpenOptions::new();
+            let both = both.read(true).write(true);
+            both.custom_flags(libc::O_NONBLOCK).open(path)
+        };
+        Ok(Self {
+            ready: pipe("ready")?,
+            go: pipe("go")?,
+        })
+    }
+}
+
 const OUTPUT: &str = "fio.json";
 const ERRORS: &str = "fio.err";
 
@@ -155,9 +193,50 @@ pub(super) struct Running {
     directory: PathBuf,
     /// fio and those of its jobs that were seen.
     processes: BTreeSet<i32>,
+    gate: Option<Gate>,
 }
 
 impl Running {
+    /// Waits until so many jobs wait at their gate, or fio has failed, of which [`Self::answer`] has the reason.
+    ///
+    /// # Errors
+    /// When fio takes longer than `patience`, or `cancel` is set.
+    pub(super) fn wait_until_set_up(
+        &mut self,
+        jobs: u32,
+        patience: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<(), BoxError> {
+        let (until, mut missing) = (Instant::now() + patience, jobs as usize);
+        while let Some(gate) = self.gate.as_mut().filter(|_| missing > 0) {
+            match gate.ready.read(&mut [0; 64]) {
+                Ok(lines) => missing = missing.saturating_sub(lines),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !self.is_running()? {
+                return Ok(());
+            }
+            if cancel.load(Ordering::Relaxed) {
+                return Err("interrupted".into());
+            }
+            if Instant::now() > until {
+                return Err("fio did not set up its jobs in time".into());
+            }
+            std::thread::sleep(CHECK_EVERY);
+        }
+        self.note_jobs();
+        Ok(())
+    }
+
+    /// Lets so many waiting jobs begin.
+    pub(super) fn go(&mut self, jobs: u32) -> io::Result<()> {
+        match &mut self.gate {
+            Some(gate) => gate.go.write_all("\n".repeat(jobs as usize).as_bytes()),
+            None => Ok(()),
+        }
+    }
+
     /// Notes the jobs that run now: processes of their own.
     pub(super) fn note_jobs(&mut self) {
         let Ok(pid) = i32::try_from(self.process.child.id()) else {

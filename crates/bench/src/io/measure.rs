@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, Resources, RunPlan, unmeasured};
 use nearfar_machine::{CpuId, IoPolicy, Known, Machine, NodeId, PciAddress};
 use nearfar_proc::affinity;
 use nearfar_runs::Cell;
@@ -15,14 +15,12 @@ use nearfar_trace::nvme::{self, Commands, Decoder};
 use nearfar_trace::symbols::Symbols;
 use nearfar_trace::{Plan, Session, TraceError, Tracefs, records};
 
-use super::fio::{Job, Running};
+use super::fio::{CHECK_EVERY, Job, Running};
 use super::prepare::IoExperiment;
 use super::target::name;
 use super::{DECLARATION, IOPOLICY, KEEP, PATTERN, Sample, Waited};
 use crate::conditions::{seconds_of, usage_of};
 
-/// How often it is looked whether fio has ended.
-const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// fio may take so much longer than the measured time, and so many times that: an emulated machine is slow to start it.
 const MAX_EXTRA: Duration = Duration::from_secs(120);
 const MAX_TIMES: f64 = 4.0;
@@ -152,7 +150,15 @@ impl Experiment for IoExperiment<'_> {
             false => None,
         };
         let system_s = children_system_s();
-        let fio = job.start(resources, directory)?;
+        // fio measures its clock for a tenth of a second when it starts, a look of which takes the host long in simulated time.
+        let waits = self.machine.origin.is_simulated();
+        let start = || {
+            let mut fio = job.start(resources, directory, waits)?;
+            fio.wait_until_set_up(job.jobs, MAX_EXTRA, self.cancel)?;
+            Ok::<_, BoxError>(fio)
+        };
+        let mut fio = unmeasured(self.machine, start)??;
+        fio.go(job.jobs)?;
         self.running = Some(StartedSample {
             fio,
             job,

@@ -26,8 +26,8 @@ use crate::registry::{Arguments, Context, Made, RunError};
 /// The experiment, on this machine or, with targets, on theirs.
 pub(crate) struct IoExperiment<'a> {
     pub(super) machine: &'a Machine,
-    /// Ends the preparation when set.
-    cancel: &'a AtomicBool,
+    /// Ends what waits when set.
+    pub(super) cancel: &'a AtomicBool,
     pub(super) parameters: Parameters,
     pub(super) asked: Asked,
     pub(super) plan: RunPlan,
