@@ -146,6 +146,7 @@ fn in_nearfar(pattern: Pattern, bytes: u64, cpu: CpuId) -> Result<f64, Problem> 
         memory: Where::Floating,
         cpus: Where::Node(NodeId(0)),
         cpu_set: Some(CpuSet::single(cpu)),
+        touch_cpus: None,
         huge_pages: HugePages::Off,
     };
     let result = Probe::prepare(&std::env::current_exe()?, &spec)?.run(&AtomicBool::new(false))?;

@@ -325,6 +325,11 @@ impl Conversation {
         }
     }
 
+    /// The next word; none once the caller has hung up.
+    pub(crate) fn word(&mut self) -> Result<Option<String>, ServeError> {
+        self.line()
+    }
+
     /// Waits until the caller hangs up.
     pub(crate) fn wait_for_end(&mut self) -> Result<(), ServeError> {
         while self.line()?.is_some() {}

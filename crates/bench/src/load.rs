@@ -18,6 +18,7 @@ use std::process;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use nearfar_loops::execute_nothing;
 use nearfar_machine::{CpuId, CpuSet};
 use nearfar_proc::affinity;
 use rustix::thread::{ClockId, clock_nanosleep_absolute, set_current_timer_slack};
@@ -41,9 +42,9 @@ struct LoadSpec {
     /// Of phase and lengths; processes with different seeds do not march in step.
     #[serde(default)]
     pub seed: u64,
-    /// Pauses between two looks at the clock.
-    #[serde(default = "usual_pauses")]
-    pub pauses: u32,
+    /// Whether its guest is one of simulated time.
+    #[serde(default)]
+    pub is_simulated: bool,
 }
 
 /// Ten milliseconds: long against a wake-up, short against what a load balancer averages over.
@@ -51,14 +52,9 @@ fn usual_period() -> f64 {
     0.01
 }
 
-/// The fewest, which leave the least to an SMT sibling.
-fn usual_pauses() -> u32 {
-    1
-}
-
-/// In simulated time, where a look at the clock takes the host microseconds, and no sibling gains by a pause. Together some 24 us of a
-/// period of 10 ms on x86.
-const SIMULATED_PAUSES: u32 = 512;
+/// Instructions between two looks at the clock in simulated time, where a look takes the host microseconds: some 24 us of a period of
+/// 10 ms. A pause would leave the emulator's translated code.
+const BURST: u64 = 48_000;
 
 impl LoadSpec {
     /// A load with the usual period and a seed of its own.
@@ -68,11 +64,7 @@ impl LoadSpec {
             percent,
             period_s: usual_period(),
             seed: u64::from(cpu.0) + 1,
-            pauses: if is_simulated {
-                SIMULATED_PAUSES
-            } else {
-                usual_pauses()
-            },
+            is_simulated,
         }
     }
 
@@ -160,6 +152,15 @@ impl Load {
         Ok(Self { percent, children })
     }
 
+    /// Has it burn nothing from the end of each CPU's period on, or burn again as if it had begun now.
+    ///
+    /// # Errors
+    /// When a process cannot be reached.
+    pub fn set_held(&mut self, held: bool) -> Result<(), ChildError> {
+        let word = if held { HOLD } else { GO };
+        self.children.iter_mut().try_for_each(|it| it.say(word))
+    }
+
     /// The processes that burn, by CPU.
     pub fn pids(&self) -> Vec<i32> {
         self.children.iter().map(Child::pid).collect()
@@ -189,6 +190,9 @@ impl Load {
     }
 }
 
+/// Words of the caller.
+const HOLD: &str = "hold";
+const GO: &str = "go";
 /// Burning stops this close to what is owed: the clock itself takes about as long.
 const CLOSE_ENOUGH_S: f64 = 1e-6;
 /// A load of 0 % only waits; it looks up this often.
@@ -207,11 +211,11 @@ pub fn serve() -> Result<(), ServeError> {
     pin(spec.cpu)?;
     // Sleeps would otherwise last up to 50 us longer, and a share of 99 % leaves 100 us for them.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let mut clocks = Clocks::start(spec.pauses);
+    let mut clocks = Clocks::start(spec.is_simulated);
     caller.answer(&ReadyLine {
         ready: i32::try_from(process::id()).unwrap_or(i32::MAX),
     })?;
-    let done = burn(&spec, &caller, &mut clocks);
+    let done = burn(&spec, &mut caller, &mut clocks)?;
     caller.answer(&DoneLine { done })
 }
 
@@ -224,7 +228,11 @@ fn pin(cpu: CpuId) -> Result<(), ServeError> {
     })
 }
 
-fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCpu {
+fn burn(
+    spec: &LoadSpec,
+    caller: &mut Conversation,
+    clocks: &mut Clocks,
+) -> Result<LoadOnCpu, ServeError> {
     let share = spec.percent / 100.0;
     let mut random = fastrand::Rng::with_seed(SEED ^ spec.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let (mut steering, mut seconds) = (Steering::new(share), Seconds::new(share));
@@ -241,14 +249,18 @@ fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCp
         } else {
             Duration::from_secs_f64(IDLE_PERIOD_S)
         };
-        if caller.called(patience) {
-            break;
-        }
         length = spec.period_s * (0.9 + 0.2 * random.f64());
+        if caller.called(patience) {
+            if caller.word()?.as_deref() != Some(HOLD) || caller.word()?.as_deref() != Some(GO) {
+                break;
+            }
+            steering.restart(clocks.wall(), clocks.own());
+            length *= random.f64();
+        }
     }
     let (wall, used) = (clocks.wall(), clocks.own());
     let (whole_seconds, worst_off) = seconds.worst();
-    LoadOnCpu {
+    Ok(LoadOnCpu {
         cpu: spec.cpu,
         pid: i32::try_from(process::id()).unwrap_or(i32::MAX),
         seconds: wall,
@@ -257,7 +269,7 @@ fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCp
         worst_second_off: worst_off.map(|off| 100.0 * off),
         given_up_s: steering.given_up(),
         stalled_s: clocks.stalled,
-    }
+    })
 }
 
 /// Time since the start, on the wall and on the CPU.
@@ -266,16 +278,16 @@ struct Clocks {
     own: f64,
     /// Time that passed between readings while this process burned and did nothing else.
     stalled: f64,
-    pauses: u32,
+    is_simulated: bool,
 }
 
 impl Clocks {
-    fn start(pauses: u32) -> Self {
+    fn start(is_simulated: bool) -> Self {
         Self {
             wall: seconds(ClockId::Monotonic),
             own: seconds(ClockId::ProcessCPUTime),
             stalled: 0.0,
-            pauses,
+            is_simulated,
         }
     }
 
@@ -299,7 +311,11 @@ impl Clocks {
             // The wall's clock is no system call: time is burned in this process and not in the kernel. A process that took
             // the CPU meanwhile shows in the other clock, and the loop goes round once more.
             while now < until {
-                (0..self.pauses).for_each(|_| std::hint::spin_loop());
+                match self.is_simulated {
+                    true => execute_nothing(BURST),
+                    // It leaves the most to an SMT sibling.
+                    false => std::hint::spin_loop(),
+                }
                 let before = std::mem::replace(&mut now, self.wall());
                 self.stalled += Some(now - before)
                     .filter(|&gap| gap > STALL_S)
@@ -369,6 +385,11 @@ impl Steering {
             end: self.end,
             burn_until_used: self.owed,
         }
+    }
+
+    /// Forgets what it owes: `now` is as a start.
+    fn restart(&mut self, now: f64, used: f64) {
+        (self.end, self.owed) = (now, used);
     }
 
     /// CPU time it gave up on so far.
@@ -479,6 +500,16 @@ mod tests {
         steering.next(0.0, 0.0, 0.01);
         let period = steering.next(0.05, 0.006, 0.01);
         assert!((period.burn_until_used - 0.6 * period.end).abs() < 1e-9);
+        assert_eq!(steering.given_up(), 0.0);
+    }
+
+    #[test]
+    fn after_a_hold_nothing_is_made_up_for() {
+        let mut steering = Steering::new(0.6);
+        steering.next(0.0, 0.0, 0.01);
+        steering.restart(5.0, 0.006);
+        let period = steering.next(5.0, 0.006, 0.01);
+        assert!((period.end - 5.01).abs() < 1e-9 && (period.burn_until_used - 0.012).abs() < 1e-9);
         assert_eq!(steering.given_up(), 0.0);
     }
 

@@ -160,6 +160,10 @@ pub struct ProbeSpec {
     /// The CPUs of `cpus`' node; `None` to have the child ask the kernel which these are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_set: Option<CpuSet>,
+    /// The CPUs that unbound memory is first touched from, which decides its node; `None`: where the process happens to be. Only with bound
+    /// CPUs, to which the process goes afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touch_cpus: Option<CpuSet>,
     /// Which pages the buffer has. [`HugePages::Auto`] means base pages here: the kernel never moves pages of a pool
     /// between nodes, and transparent ones only as a whole, which would hide what NUMA balancing does.
     #[serde(default)]
@@ -184,6 +188,9 @@ impl ProbeSpec {
             }
             () if cpu_set.is_some() && self.cpus == Where::Floating => {
                 "cpu_set is given, but cpus is \"floating\"".to_owned()
+            }
+            () if self.touch_cpus.is_some() && self.cpus == Where::Floating => {
+                "touch_cpus is given, but cpus is \"floating\"".to_owned()
             }
             () => return Ok(()),
         };

@@ -313,6 +313,7 @@ fn parameters(
         calibrated_to_s: None,
         load_percent: options.load_percent,
         huge_pages: false,
+        first_touch: None,
         settings: Vec::new(),
         nodes: homes.to_vec(),
         cells: cells(homes, numa_balancing),

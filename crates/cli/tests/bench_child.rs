@@ -14,7 +14,7 @@ use nearfar_bench::probe::{
 };
 use nearfar_lab::shell::word;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
-use nearfar_proc::affinity;
+use nearfar_proc::{affinity, tasks};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -34,6 +34,7 @@ fn spec(pattern: Pattern) -> ProbeSpec {
         memory: Where::Floating,
         cpus: Where::Floating,
         cpu_set: None,
+        touch_cpus: None,
         huge_pages: HugePages::Auto,
     }
 }
@@ -379,6 +380,32 @@ fn a_load_runs_on_its_cpu_until_it_is_stopped_and_says_what_it_got() {
         assert!(got.seconds > 0.0 && got.seconds <= elapsed_s, "{got:?}");
         assert!((0.0..=elapsed_s).contains(&used_s), "{got:?}");
     }
+}
+
+/// Judges that it stands still and goes on, however long either takes.
+#[test]
+fn a_load_that_is_held_burns_nothing_until_it_may_go_on() {
+    let mut load = Load::start(nearfar(), &CpuSet::single(some_cpu()), 50.0, true).unwrap();
+    let pid = load.pids()[0];
+    let ran_ns = || tasks::run_time(pid).unwrap().run_ns;
+    let wait_until = |stands_still: bool| {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let before = ran_ns();
+            std::thread::sleep(Duration::from_millis(50));
+            if (ran_ns() == before) == stands_still {
+                break;
+            }
+            assert!(Instant::now() < until, "held: {stands_still}");
+        }
+    };
+    wait_until(false);
+    load.set_held(true).unwrap();
+    wait_until(true);
+    load.set_held(false).unwrap();
+    wait_until(false);
+    load.set_held(true).unwrap();
+    assert!(load.stop().is_ok());
 }
 
 /// In the slow tier: a share is one of time. The unit tests of `load::steering` have the same with simulated clocks.

@@ -514,7 +514,11 @@ impl<E: Experiment> Source for Work<'_, E> {
         let step = Step {
             done: self.begun.samples.len() as u64,
             failed: self.failed,
-            left: self.estimate.of(progress.missing),
+            // A guest in simulated time does not know what the host takes.
+            left: self
+                .estimate
+                .of(progress.missing)
+                .filter(|_| !self.time.is_simulated()),
             next: progress.next.map(|slot| &self.begun.plan[slot.item]),
         };
         self.options.progress.step(&step);

@@ -80,6 +80,11 @@ impl GuestTime {
         Ok(time)
     }
 
+    /// Whether it is simulated.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Lets it pass while this is done.
     ///
     /// # Errors

@@ -48,3 +48,27 @@ pub fn execute_additions(instructions: u64) -> bool {
     let _ = turns;
     cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
+
+/// No-operations in a turn of [`execute_nothing`]; two more instructions count the turns. An emulator that translates blocks of code makes
+/// a block of them.
+const NOTHING_TURN: u64 = 480;
+
+/// Executes so many instructions that do nothing, rounded down to whole turns: an emulator that translates code makes nothing of them, and
+/// counts them nevertheless. On other architectures a pause for each turn.
+#[inline(never)]
+pub fn execute_nothing(instructions: u64) {
+    for _ in 0..(instructions / NOTHING_TURN).max(1) {
+        // SAFETY: touches no register and no memory.
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        unsafe {
+            core::arch::asm!(
+                ".rept 478",
+                "nop",
+                ".endr",
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        std::hint::spin_loop();
+    }
+}

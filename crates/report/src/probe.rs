@@ -7,7 +7,7 @@
 //!        ──► remarks     what was left out, what was wrong with samples
 //! ```
 
-use nearfar_bench::matrix::{self, Answer, Contrast, Estimate, Question, Ratio, Row};
+use nearfar_bench::matrix::{self, Answer, Contrast, Estimate, FirstTouch, Question, Ratio, Row};
 use nearfar_machine::Known;
 use nearfar_statistics::Interval;
 
@@ -34,6 +34,13 @@ pub fn tables(answer: &Answer) -> Document {
     let mut out = Document::titled("Load and settings", "");
     let parameters = &answer.parameters;
     out.paragraph(load(parameters.load_percent, &answer.load_percent_had));
+    if let Some(touch) = parameters.first_touch {
+        let from = match touch {
+            FirstTouch::Near => "the node that the CPUs are bound to",
+            FirstTouch::Far => "another node than the CPUs are bound to",
+        };
+        out.paragraph(format!("floating memory is first touched from {from}"));
+    }
     for setting in &parameters.settings {
         let (path, value) = (&setting.path, &setting.value);
         out.paragraph(format!("set for the run: {path} = {value}"));

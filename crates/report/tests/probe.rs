@@ -15,6 +15,7 @@ fn parameters(cells: &[MatrixCell]) -> Parameters {
         calibrated_to_s: Some(10.0),
         load_percent: 60.0,
         huge_pages: false,
+        first_touch: None,
         settings: Vec::new(),
         nodes: vec![NodeId(0), NodeId(1)],
         cells: cells.to_vec(),

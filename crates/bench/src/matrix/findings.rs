@@ -593,6 +593,9 @@ pub struct Parameters {
     pub load_percent: f64,
     /// Whether the buffer has huge pages.
     pub huge_pages: bool,
+    /// From where unbound memory is first touched if the CPUs are bound; `None`: where the process happens to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_touch: Option<FirstTouch>,
     /// Settings of the kernel that hold in every cell, with what they were set to.
     pub settings: Vec<KernelSetting>,
     /// Nodes that have CPUs: the load runs on these.
@@ -601,6 +604,16 @@ pub struct Parameters {
     pub cells: Vec<MatrixCell>,
     /// What the matrix lacks on this machine, or with what this user may do.
     pub left_out: Vec<LeftOut>,
+}
+
+/// From where memory is touched first, seen from the node that the CPUs are bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirstTouch {
+    /// From it.
+    Near,
+    /// From the most distant other node with CPUs.
+    Far,
 }
 
 /// A file of the kernel and what it says during the run.

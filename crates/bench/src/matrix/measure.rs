@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::sampler::{self, Attempt, End, Monotonic, Plan, Source, Turn};
-use nearfar_experiment::{BoxError, Change, Column, Experiment, RunPlan};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, RunPlan, unmeasured};
 use nearfar_machine::{CpuSet, Known, Machine};
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};
@@ -36,7 +36,7 @@ use nearfar_statistics::Summary;
 use nearfar_trace::watch::Watch;
 
 use super::choose::{Balancing, Places};
-use super::findings::{KernelSetting, Parameters};
+use super::findings::{FirstTouch, KernelSetting, Parameters};
 use super::{EXPERIMENT, Kept, KeptBy, MatrixCell, Sample};
 use crate::load::Load;
 use crate::options::HugePages;
@@ -89,26 +89,28 @@ impl<'a> Matrix<'a> {
         self.parameters.steps = steps;
     }
 
-    fn spec(&self, cell: &MatrixCell) -> ProbeSpec {
-        spec(&self.parameters, cell)
-    }
-
     /// One run of the probe in one cell, under the load, without setting anything.
     ///
     /// # Errors
     /// When a child cannot be started, the cell cannot be had here, or `cancel` is set.
     pub fn once(&mut self, cell: &MatrixCell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
-        self.loading.keep_up()?;
         let mut preferring = Ok(None);
-        let mut probe = Probe::prepare_under(&self.program, &self.spec(cell), |pid| {
-            preferring = Preferring::start(pid, cell, self.machine);
-        })?;
+        let prepare = || {
+            self.loading.keep_up()?;
+            let spec = spec(self.machine, &self.parameters, cell);
+            Probe::prepare_under(&self.program, &spec, |pid| {
+                preferring = Preferring::start(pid, cell, self.machine);
+            })
+        };
+        let mut probe = unmeasured(self.machine, prepare)??;
         let preferring = preferring?;
         let pid = probe.pid();
         let followed = self.watched(|watch| watch.follow(pid));
+        self.loading.go_on()?;
         let mark = self.loading.mark();
         let result = probe.run(cancel);
         let load_percent = self.loading.percent_since(&mark);
+        self.loading.hold()?;
         // While it is alive, as the kernel then still has its counts. Also after a failure: what is followed and kept must not pile
         // up.
         let trace = match followed {
@@ -140,7 +142,7 @@ impl Matrix<'_> {
 }
 
 /// What the probe of a cell is asked for.
-fn spec(parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
+fn spec(machine: &Machine, parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
     ProbeSpec {
         pattern: parameters.pattern,
         bytes: parameters.bytes,
@@ -149,12 +151,26 @@ fn spec(parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
         memory: cell.memory_node,
         cpus: cell.cpu_node,
         cpu_set: None,
+        touch_cpus: touch_cpus(machine, parameters, cell),
         huge_pages: if parameters.huge_pages {
             HugePages::Transparent
         } else {
             HugePages::Off
         },
     }
+}
+
+/// The CPUs that a cell's unbound memory is first touched from, as far as that is asked for.
+fn touch_cpus(machine: &Machine, parameters: &Parameters, cell: &MatrixCell) -> Option<CpuSet> {
+    let (touch, from) = (parameters.first_touch?, cell.cpu_node.node()?);
+    let is_unbound = cell.memory_node == Where::Floating;
+    let others = parameters.nodes.iter().copied().filter(|&it| it != from);
+    let node = match touch {
+        FirstTouch::Near => Some(from),
+        FirstTouch::Far => others.max_by_key(|&to| machine.distance(from, to)),
+    };
+    let cpus = machine.node(node.filter(|_| is_unbound)?)?.known_cpus();
+    Some(cpus.intersection(&allowed_cpus(machine)))
 }
 
 /// The CPUs that the load runs on: those that this process may use and that are not kept free of everything but what is
@@ -270,12 +286,13 @@ pub fn calibrate(
 ) -> Result<Calibrated, ChildError> {
     let mut loading = Loading::new(program.to_owned(), machine, parameters.load_percent);
     loading.keep_up()?;
+    loading.go_on()?;
     let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec {
         reason: "no cells".to_owned(),
     })?;
     let mut tries = Tries {
         program,
-        spec: spec(parameters, &cell),
+        spec: spec(machine, parameters, &cell),
         // Not beyond what was wished for: for a run of 0.1 s no longer try is worth while.
         enough_s: LONG_ENOUGH_S.min(seconds / 2.0),
         preparing: Duration::ZERO,
@@ -372,7 +389,23 @@ impl Loading {
             self.percent,
             self.is_simulated,
         )?);
-        Ok(())
+        self.hold()
+    }
+
+    /// In simulated time the load burns while a sample is measured only: in between, which takes as long as the host likes, it would
+    /// occupy the host's CPUs.
+    fn hold(&mut self) -> Result<(), ChildError> {
+        self.set_held(true)
+    }
+
+    /// Ends [`Self::hold`].
+    fn go_on(&mut self) -> Result<(), ChildError> {
+        self.set_held(false)
+    }
+
+    fn set_held(&mut self, held: bool) -> Result<(), ChildError> {
+        let load = self.load.as_mut().filter(|_| self.is_simulated);
+        load.map_or(Ok(()), |load| load.set_held(held))
     }
 
     /// Where it stands now.

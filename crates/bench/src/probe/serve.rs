@@ -35,6 +35,9 @@ pub fn serve() -> Result<(), ServeError> {
     let spec: ProbeSpec = caller.spec()?;
     spec.check().map_err(ServeError::BadSpec)?;
     let bound_cpus = cpus_to_bind(&spec)?;
+    if let Some(cpus) = &spec.touch_cpus {
+        bind(cpus)?;
+    }
     let buffer = prepare(&spec)?;
     // Only now: floating memory is where the process happened to be.
     if let Some(cpus) = &bound_cpus {

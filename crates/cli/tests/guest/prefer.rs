@@ -67,6 +67,7 @@ pub fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &
         memory: Where::Node(HOME),
         cpus,
         cpu_set: None,
+        touch_cpus: None,
         huge_pages: Default::default(),
     };
     let mut probe = Probe::prepare(Path::new(guests::NEARFAR), &spec).unwrap();

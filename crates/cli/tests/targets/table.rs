@@ -990,6 +990,7 @@ pub const NO_TARGETS: &[&str] = &[
     "factor",
     "fail_on",
     "fake",
+    "first_touch",
     "format",
     "html",
     "huge",

@@ -89,6 +89,7 @@ fn parameters(nodes: Vec<NodeId>, cells: Vec<MatrixCell>) -> Parameters {
         calibrated_to_s: Some(0.51),
         load_percent: 5.0,
         huge_pages: false,
+        first_touch: None,
         settings: Vec::new(),
         nodes,
         cells,
