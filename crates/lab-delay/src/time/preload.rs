@@ -406,9 +406,46 @@ fn handle_faults() {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
     }
+    #[cfg(target_arch = "x86_64")]
+    yield_at_the_lock_of_ticks();
 }
 
-/// Answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2). Any other fault is QEMU's own: the instruction is
+/// QEMU reads the counter under a spin lock (`cpu_get_ticks` in system/cpu-timers.c), longer where the instruction faults. All vCPU threads
+/// share a CPU: who waits for a thread that lost the CPU with the lock would spin until its own time is over. Its `pause` (f3 90) becomes
+/// an instruction that faults and a `nop` (f4 90), and the handler gives the CPU away. A QEMU that is compiled otherwise stays as it is.
+#[cfg(target_arch = "x86_64")]
+fn yield_at_the_lock_of_ticks() {
+    /// `pause`, and the load of the lock.
+    const WAIT: [u8; 4] = [0xf3, 0x90, 0x8b, 0x05];
+    /// The function is shorter.
+    const BYTES: usize = 160;
+    // SAFETY: a symbol of QEMU is its function, which is followed by others, so the bytes can be read. No vCPU runs yet, and one byte of
+    // one instruction changes; the protection is the usual one of code afterwards.
+    unsafe {
+        let code = libc::dlsym(libc::RTLD_DEFAULT, c"cpu_get_ticks".as_ptr()).cast::<u8>();
+        if code.is_null() {
+            return;
+        }
+        let bytes = std::slice::from_raw_parts(code, BYTES);
+        let Some(at) = bytes.windows(WAIT.len()).position(|it| it == WAIT) else {
+            return;
+        };
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        let wait = code.add(at);
+        let start = (wait as usize / page * page) as *mut c_void;
+        let usual = libc::PROT_READ | libc::PROT_EXEC;
+        if libc::mprotect(start, page, usual | libc::PROT_WRITE) == 0 {
+            *wait = HLT;
+            libc::mprotect(start, page, usual);
+        }
+    }
+}
+
+/// `hlt`, which faults outside the kernel.
+#[cfg(target_arch = "x86_64")]
+const HLT: u8 = 0xf4;
+
+/// Gives the CPU away at [`yield_at_the_lock_of_ticks`], and answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2). Any other fault is QEMU's own: the instruction is
 /// executed again, and the process ends as it would have.
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -419,6 +456,11 @@ unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: 
         let bytes = match (*code, *code.add(1)) {
             (0x0f, 0x31) => 2,
             (0x0f, 0x01) if *code.add(2) == 0xf9 => 3,
+            (HLT, 0x90) => {
+                libc::sched_yield();
+                registers[libc::REG_RIP as usize] += 1;
+                return;
+            }
             _ => {
                 libc::signal(libc::SIGSEGV, libc::SIG_DFL);
                 return;
