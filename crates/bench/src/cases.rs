@@ -218,8 +218,8 @@ const OFFLINE_NODE: Case = Case {
         ("machine", "x86-case1"),
         ("scale", "cpus=1,memory=512M"),
         ("kernel", "6.12"),
-        // 100 ns a distance of 10, as memory: what the CPU of the published machine waits for the controller's host bridge when it unlocks the
-        // submission queue (mmiowb() after a doorbell, arch/powerpc/include/asm/spinlock.h).
+        // What the CPU of the published machine waits for the controller's host bridge when it unlocks the submission queue after a
+        // doorbell (mmiowb_spin_unlock() in include/asm-generic/mmiowb.h). An assumption: 100 ns a distance of 10, as memory here.
         ("delay", "device=100/170/distance"),
         ("time", "simulated,disk=20000"),
     ],
@@ -272,7 +272,7 @@ const OFFLINE_NODE: Case = Case {
          is the CPU's part of a command, a submission to the distant controller 300 ns longer by the machine's distances.",
         "DMA, interrupts and completions by distance. Which path the kernel takes is its own choice.",
         "The kernel's fix, which is of powerpc: here a plan overrides the controller's node.",
-        "Four jobs: one job keeps the guest's only busy CPU busy; QEMU's disk would answer in the host's time while another is idle.",
+        "Four jobs on four CPUs: a second CPU with a job has moments without work, in which QEMU's disk answers in the host's time.",
     ],
     limits_here: &[],
 };

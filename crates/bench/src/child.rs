@@ -1,7 +1,7 @@
 //! A child of the same program that does one thing, and the lines that are exchanged with it.
 //!
 //! ```text
-//!  caller ──── stdin ────► {spec}    go                     its end: "stop", or the caller is gone
+//!  caller ──── stdin ────► {spec}    go  (hold, go ..)      its end: "stop", or the caller is gone
 //!         ◄─── stdout ───           {"ready": ..}    {"done": ..}
 //!         ◄─── stderr ───  one message, and exit code 2 (bad spec) or 3 (the system refused)
 //! ```
@@ -325,11 +325,6 @@ impl Conversation {
         }
     }
 
-    /// The next word; none once the caller has hung up.
-    pub(crate) fn word(&mut self) -> Result<Option<String>, ServeError> {
-        self.line()
-    }
-
     /// Waits until the caller hangs up.
     pub(crate) fn wait_for_end(&mut self) -> Result<(), ServeError> {
         while self.line()?.is_some() {}
@@ -338,6 +333,9 @@ impl Conversation {
 
     /// Whether standard input has something to say, its end included; waits for it no longer than `patience`.
     pub(crate) fn called(&self, patience: Duration) -> bool {
+        if !self.input.buffer().is_empty() {
+            return true;
+        }
         let stdin = io::stdin();
         let timeout = Timespec {
             tv_sec: patience.as_secs() as i64,
@@ -367,7 +365,7 @@ impl Conversation {
     }
 
     /// The next line; none at the end.
-    fn line(&mut self) -> Result<Option<String>, ServeError> {
+    pub(crate) fn line(&mut self) -> Result<Option<String>, ServeError> {
         let mut line = String::new();
         match (&mut self.input).take(LONGEST_LINE).read_line(&mut line) {
             Ok(0) => Ok(None),

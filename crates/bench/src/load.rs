@@ -5,8 +5,8 @@
 //!  CPU 1   ██▂▂▂███▂▂▂▂████▂▂▂███     little, so that the processes never march in step
 //! ```
 //!
-//! Each process steers by two clocks: until the end of each period it owes `percent` of all time since its start, and
-//! burns what is still missing by its own CPU clock. So errors do not add up. What a contended CPU does not let it burn
+//! Each process steers by two clocks: until the end of each period it owes `percent` of all time since its start (or since it was held
+//! last), and burns what is still missing by its own CPU clock. So errors do not add up. What a contended CPU does not let it burn
 //! is made up for later, but never more than a twentieth of a second of it: a load that was starved must not become a
 //! hog. What it really got is in [`LoadReport`].
 //!
@@ -155,7 +155,7 @@ impl Load {
     /// Has it burn nothing from the end of each CPU's period on, or burn again as if it had begun now.
     ///
     /// # Errors
-    /// When a process cannot be reached.
+    /// When a process cannot be reached, unless it has ended.
     pub fn set_held(&mut self, held: bool) -> Result<(), ChildError> {
         let word = if held { HOLD } else { GO };
         self.children.iter_mut().try_for_each(|it| it.say(word))
@@ -200,7 +200,7 @@ const IDLE_PERIOD_S: f64 = 1.0;
 /// Two readings of the wall's clock one after the other are this far apart only when something else ran in between.
 const STALL_S: f64 = 1e-3;
 
-/// Does what `nearfar bench child load` is for: one load, described and stopped over standard input.
+/// Does what `nearfar bench child load` is for: one load, described, held and stopped over standard input.
 ///
 /// # Errors
 /// When what standard input describes is no load, or the CPU cannot be had.
@@ -251,10 +251,12 @@ fn burn(
         };
         length = spec.period_s * (0.9 + 0.2 * random.f64());
         if caller.called(patience) {
-            if caller.word()?.as_deref() != Some(HOLD) || caller.word()?.as_deref() != Some(GO) {
+            if caller.line()?.as_deref() != Some(HOLD) || caller.line()?.as_deref() != Some(GO) {
                 break;
             }
-            steering.restart(clocks.wall(), clocks.own());
+            let (now, used) = (clocks.wall(), clocks.own());
+            steering.restart(now, used);
+            seconds.from = (now, used);
             length *= random.f64();
         }
     }

@@ -124,7 +124,7 @@ struct Given {
     /// Use transparent huge pages
     #[arg(long)]
     huge: bool,
-    /// From which node unbound memory is first touched if the CPUs are bound [default: where the probe happens to be]
+    /// From which node unbound memory is first touched if the CPUs are bound and no node is preferred [default: where the probe happens to be]
     #[arg(long, value_name = "NAME", value_parser = ["near", "far"])]
     first_touch: Option<String>,
     /// The share of each CPU that the load burns, in percent; 0 for no load

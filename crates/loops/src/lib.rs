@@ -53,7 +53,7 @@ pub fn execute_additions(instructions: u64) -> bool {
 /// a block of them.
 const NOTHING_TURN: u64 = 480;
 
-/// Executes so many instructions that do nothing, rounded down to whole turns: an emulator that translates code makes nothing of them, and
+/// Executes about so many instructions that do nothing, whole turns of them: an emulator that translates code makes nothing of them, and
 /// counts them nevertheless. On other architectures a pause for each turn.
 #[inline(never)]
 pub fn execute_nothing(instructions: u64) {

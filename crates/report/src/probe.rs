@@ -39,7 +39,9 @@ pub fn tables(answer: &Answer) -> Document {
             FirstTouch::Near => "the node that the CPUs are bound to",
             FirstTouch::Far => "another node than the CPUs are bound to",
         };
-        out.paragraph(format!("floating memory is first touched from {from}"));
+        out.paragraph(format!(
+            "floating memory is first touched from {from}, if they are and no node is preferred"
+        ));
     }
     for setting in &parameters.settings {
         let (path, value) = (&setting.path, &setting.value);

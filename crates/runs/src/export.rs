@@ -68,7 +68,9 @@ pub enum ImportError {
     #[error(
         "it holds neither exported runs (`nearfar runs export --format json`) nor results of hyperfine, fio, perf stat or mlc: {0}"
     )]
-    NotAnExport(#[from] serde_json::Error),
+    NotAnExport(serde_json::Error),
+    #[error("cannot read its exported runs: {0}")]
+    Damaged(#[from] serde_json::Error),
     #[error("it is UTF-16 text, as PowerShell writes files: iconv -f UTF-16 -t UTF-8 FILE")]
     Utf16,
     #[error(
@@ -154,7 +156,8 @@ impl Store {
         };
         let (json, Schema { schema }) = match &foreign {
             Some(export) => (export.as_slice(), serde_json::from_slice(export)?),
-            None => (json, own?),
+            None if foreign::is_export(json) => (json, own?),
+            None => (json, own.map_err(ImportError::NotAnExport)?),
         };
         if schema.as_deref() != Some(SCHEMA) {
             return Err(ImportError::OtherSchema {

@@ -91,7 +91,7 @@ pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
             let start = String::from_utf8_lossy(&json[..json.len().min(MARKED_BYTES)]);
             let mark = MARKS.iter().find(|(_, mark)| start.contains(mark));
             match (other, mark) {
-                (Some(Err(_)), _) if start.contains("\"schema\"") => return Ok(None),
+                (Some(Err(_)), _) if is_export(&json) => return Ok(None),
                 (Some(Err(error)), Some(&(program, _))) => {
                     return Err(ForeignError::Json { program, error });
                 }
@@ -103,6 +103,12 @@ pub(crate) fn export_of(text: &[u8]) -> Result<Option<Vec<u8>>, ForeignError> {
     let runs: Vec<Value> = runs.collect();
     let export = || json!({"schema": SCHEMA, "runs": runs}).to_string();
     Ok((!runs.is_empty()).then(|| export().into_bytes()))
+}
+
+/// Whether the text, which may be cut, is one of nearfar's own.
+pub(crate) fn is_export(text: &[u8]) -> bool {
+    let start = &text[..text.len().min(MARKED_BYTES)];
+    String::from_utf8_lossy(start).contains("\"schema\"")
 }
 
 /// Without a byte order mark and the lines that `perf stat -o` begins a file with.
@@ -587,6 +593,7 @@ mod tests {
         );
         assert!(error(r#"{"x": 1}"#).contains("no schema"));
         assert!(error("nothing").contains("neither exported runs"));
+        assert!(error(r#"{"schema": "runs-export/2", "runs": ["#).contains("cannot read"));
         let cut = r#"{"results": [{"command": "x", "times": [1.0, NaN]}]}"#;
         assert!(error(cut).contains("results of hyperfine"));
     }

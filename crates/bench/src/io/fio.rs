@@ -113,9 +113,10 @@ impl Job {
 
     /// Starts fio; what it prints goes to files in `directory`.
     ///
+    /// `waits`: its jobs wait, set up, until [`Running::go`].
+    ///
     /// # Errors
     /// When it cannot be started, or memory cannot be bound to the node.
-    /// `waits`: its jobs wait, set up, until [`Running::go`].
     pub(super) fn start(
         &self,
         resources: &mut Resources,
@@ -197,7 +198,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Waits until so many jobs wait at their gate, or fio has failed, of which [`Self::answer`] has the reason.
+    /// Waits until so many jobs wait at their gate, or one of them or fio has failed, of which [`Self::answer`] has the reason.
     ///
     /// # Errors
     /// When fio takes longer than `patience`, or `cancel` is set.
@@ -207,16 +208,19 @@ impl Running {
         patience: Duration,
         cancel: &AtomicBool,
     ) -> Result<(), BoxError> {
-        let (until, mut missing) = (Instant::now() + patience, jobs as usize);
+        let (until, mut missing, mut seen) = (Instant::now() + patience, jobs as usize, 0);
         while let Some(gate) = self.gate.as_mut().filter(|_| missing > 0) {
             match gate.ready.read(&mut [0; 64]) {
                 Ok(lines) => missing = missing.saturating_sub(lines),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
-            if !self.is_running()? {
-                return Ok(());
+            let running = self.jobs().len();
+            // fio waits for its other jobs, which wait at the gate.
+            if running < seen || !self.is_running()? {
+                break;
             }
+            seen = running;
             if cancel.load(Ordering::Relaxed) {
                 return Err("interrupted".into());
             }
@@ -239,13 +243,18 @@ impl Running {
 
     /// Notes the jobs that run now: processes of their own.
     pub(super) fn note_jobs(&mut self) {
-        let Ok(pid) = i32::try_from(self.process.child.id()) else {
-            return;
-        };
-        self.processes.insert(pid);
-        // It may end at any moment.
-        self.processes
-            .extend(tasks::children(pid, pid).into_iter().flatten());
+        self.processes.insert(self.pid());
+        self.processes.extend(self.jobs());
+    }
+
+    fn pid(&self) -> i32 {
+        // Linux has no process numbers above 2^22.
+        i32::try_from(self.process.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// Those that run now: none once fio has ended.
+    fn jobs(&self) -> Vec<i32> {
+        tasks::children(self.pid(), self.pid()).unwrap_or_default()
     }
 
     pub(super) fn processes(&self) -> &BTreeSet<i32> {

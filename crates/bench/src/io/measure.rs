@@ -157,7 +157,10 @@ impl Experiment for IoExperiment<'_> {
             fio.wait_until_set_up(job.jobs, MAX_EXTRA, self.cancel)?;
             Ok::<_, BoxError>(fio)
         };
-        let mut fio = unmeasured(self.machine, start)??;
+        let mut fio = match waits {
+            true => unmeasured(self.machine, start)??,
+            false => start()?,
+        };
         fio.go(job.jobs)?;
         self.running = Some(StartedSample {
             fio,

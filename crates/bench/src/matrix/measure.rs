@@ -160,10 +160,12 @@ fn spec(machine: &Machine, parameters: &Parameters, cell: &MatrixCell) -> ProbeS
     }
 }
 
-/// The CPUs that a cell's unbound memory is first touched from, as far as that is asked for.
+/// The CPUs that a cell's unbound memory is first touched from, as far as that is asked for; a preferred node is where the probe then is
+/// anyway.
 fn touch_cpus(machine: &Machine, parameters: &Parameters, cell: &MatrixCell) -> Option<CpuSet> {
     let (touch, from) = (parameters.first_touch?, cell.cpu_node.node()?);
-    let is_unbound = cell.memory_node == Where::Floating;
+    let is_free = cell.policy.preferred_node.is_none();
+    let is_unbound = cell.memory_node == Where::Floating && is_free;
     let others = parameters.nodes.iter().copied().filter(|&it| it != from);
     let node = match touch {
         FirstTouch::Near => Some(from),

@@ -135,7 +135,7 @@ fn amount(request: &MoveRequest, bytes: u64, staying_bytes: u64) -> String {
 pub(crate) fn identity(pid: i32) -> Result<ProcessIdentity, MoveRequestError> {
     let found = tasks::stat_with_name(pid).map_err(|error| read_error(pid, error))?;
     let (stat, name) = found;
-    if stat.is_kernel_thread() || stat.is_ended() {
+    if stat.is_kernel_thread() || stat.is_ending() {
         return Err(MoveRequestError::NoMemory(pid));
     }
     // /proc shows threads, too: their memory is their process's.

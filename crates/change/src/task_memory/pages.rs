@@ -160,6 +160,7 @@ impl HeldProcess {
         }
         match image_after_exec(pid).map_err(failed)? {
             Some(image) => Ok(Self { open, image }),
+            None if is_ending(pid) || !open.is_alive() => Err(ProcessError::Zombie(pid)),
             None => Err(ProcessError::NoAccess(pid)),
         }
     }
@@ -180,7 +181,9 @@ impl HeldProcess {
             Ok(Some(image)) if image == self.image => Ok(()),
             Ok(Some(_)) => Err(ProcessChanged::OtherProgram(pid)),
             // On a busy host a process that was killed stays for long between giving back its memory and its end.
-            Ok(None) | Err(_) if is_ending(pid) => Err(ProcessChanged::Ended(pid)),
+            Ok(None) | Err(_) if is_ending(pid) || !self.open.is_alive() => {
+                Err(ProcessChanged::Ended(pid))
+            }
             Ok(None) | Err(_) => Err(ProcessChanged::Unknown(pid)),
         }
     }

@@ -45,6 +45,9 @@ fn case_1_takes_the_distant_path_before_and_the_near_one_after_in_every_sample()
     let share = "nearest_path_share";
     assert_eq!(medians(&shown, ("plan", "before"), share), [0.0], "{shown}");
     assert_eq!(medians(&shown, ("plan", "after"), share), [1.0], "{shown}");
+    let emulation = &shown["emulation"];
+    assert_eq!(emulation["delays"]["device"]["other_node_ns"], json!(170));
+    assert_eq!(emulation["simulated_time"]["disk_ns"], json!(20000));
     let rows = answer["comparison"]["rows"].as_array().unwrap();
     assert_eq!(
         rows.len(),
