@@ -52,9 +52,9 @@ fn usual_period() -> f64 {
     0.01
 }
 
-/// Instructions between two looks at the clock in simulated time, where a look takes the host microseconds: some 24 us of a period of
+/// Instructions between two looks at the clock in simulated time, where a look takes the host microseconds: some 100 us of a period of
 /// 10 ms. A pause would leave the emulator's translated code.
-const BURST: u64 = 48_000;
+const BURST: u64 = 240_000;
 
 impl LoadSpec {
     /// A load with the usual period and a seed of its own.

@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nearfar_experiment::sampler::{self, Attempt, End, Monotonic, Plan, Source, Turn};
-use nearfar_experiment::{BoxError, Change, Column, Experiment, RunPlan, unmeasured};
+use nearfar_experiment::{BoxError, Change, Column, Experiment, RunPlan};
 use nearfar_machine::{CpuSet, Known, Machine};
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};
@@ -95,22 +95,19 @@ impl<'a> Matrix<'a> {
     /// When a child cannot be started, the cell cannot be had here, or `cancel` is set.
     pub fn once(&mut self, cell: &MatrixCell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
         let mut preferring = Ok(None);
-        let prepare = || {
-            self.loading.keep_up()?;
-            let spec = spec(self.machine, &self.parameters, cell);
-            Probe::prepare_under(&self.program, &spec, |pid| {
-                preferring = Preferring::start(pid, cell, self.machine);
-            })
-        };
-        let mut probe = unmeasured(self.machine, prepare)??;
+        self.loading.keep_up()?;
+        let spec = spec(self.machine, &self.parameters, cell);
+        let mut probe = Probe::prepare_under(&self.program, &spec, |pid| {
+            preferring = Preferring::start(pid, cell, self.machine);
+        })?;
         let preferring = preferring?;
         let pid = probe.pid();
         let followed = self.watched(|watch| watch.follow(pid));
-        self.loading.go_on()?;
+        self.loading.set_held(false)?;
         let mark = self.loading.mark();
         let result = probe.run(cancel);
         let load_percent = self.loading.percent_since(&mark);
-        self.loading.hold()?;
+        let held = self.loading.set_held(true);
         // While it is alive, as the kernel then still has its counts. Also after a failure: what is followed and kept must not pile
         // up.
         let trace = match followed {
@@ -118,6 +115,7 @@ impl<'a> Matrix<'a> {
             Known::No { unknown_reason } => Known::No { unknown_reason },
         };
         let kept = preferring.map(Preferring::stop).transpose()?;
+        held?;
         Ok(Sample {
             probe: result?,
             trace,
@@ -288,7 +286,7 @@ pub fn calibrate(
 ) -> Result<Calibrated, ChildError> {
     let mut loading = Loading::new(program.to_owned(), machine, parameters.load_percent);
     loading.keep_up()?;
-    loading.go_on()?;
+    loading.set_held(false)?;
     let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec {
         reason: "no cells".to_owned(),
     })?;
@@ -391,20 +389,11 @@ impl Loading {
             self.percent,
             self.is_simulated,
         )?);
-        self.hold()
+        self.set_held(true)
     }
 
     /// In simulated time the load burns while a sample is measured only: in between, which takes as long as the host likes, it would
     /// occupy the host's CPUs.
-    fn hold(&mut self) -> Result<(), ChildError> {
-        self.set_held(true)
-    }
-
-    /// Ends [`Self::hold`].
-    fn go_on(&mut self) -> Result<(), ChildError> {
-        self.set_held(false)
-    }
-
     fn set_held(&mut self, held: bool) -> Result<(), ChildError> {
         let load = self.load.as_mut().filter(|_| self.is_simulated);
         load.map_or(Ok(()), |load| load.set_held(held))
