@@ -24,6 +24,7 @@
 //!
 //! By I/Os per second and by the 99th percentile of latency; all together have a chance of any false alarm of 5 % (Holm).
 
+mod answer;
 mod fio;
 mod measure;
 mod prepare;
@@ -44,7 +45,7 @@ use crate::planned;
 use crate::registry::{Declaration, Entry, RunError, SECONDS, Varied, node, number, size, within};
 use crate::step::{Measured, Step, by_factor};
 
-pub use fio::{Answer, AnswerError};
+pub use answer::{Answer, AnswerError};
 
 /// The experiment's name in lists of runs.
 pub const EXPERIMENT: &str = "io";

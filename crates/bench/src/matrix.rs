@@ -126,7 +126,7 @@ struct Given {
     huge: bool,
     /// From which node unbound memory is first touched if the CPUs are bound and no node is preferred [default: where the probe happens to be]
     #[arg(long, value_name = "NAME", value_parser = ["near", "far"])]
-    first_touch: Option<String>,
+    first_touch: Option<FirstTouch>,
     /// The share of each CPU that the load burns, in percent; 0 for no load
     #[arg(long, value_name = "PERCENT", default_value = "60", value_parser = within(0.0..=99.0, number))]
     load: f64,
@@ -236,16 +236,11 @@ fn parameters(
         given.scan_period_ms,
         given.migration_cost_ns,
     );
-    let first_touch = match given.first_touch.as_deref() {
-        Some("far") if places.cpus.len() < 2 => {
-            return Err(RunError::Target(
-                "--first-touch far: only one node has CPUs that can be used".into(),
-            ));
-        }
-        Some("far") => Some(FirstTouch::Far),
-        Some(_) => Some(FirstTouch::Near),
-        None => None,
-    };
+    if given.first_touch == Some(FirstTouch::Far) && places.cpus.len() < 2 {
+        return Err(RunError::Target(
+            "--first-touch far: only one node has CPUs that can be used".into(),
+        ));
+    }
     // Names in options are those of JSON in kebab-case.
     let pattern = serde_json::from_value(given.pattern.replace('-', "_").into());
     let seconds = given.seconds.unwrap_or(RUN_S);
@@ -257,7 +252,7 @@ fn parameters(
         calibrated_to_s: given.steps.is_none().then_some(seconds),
         load_percent: given.load,
         huge_pages: given.huge,
-        first_touch,
+        first_touch: given.first_touch,
         settings: settings.map_err(|error| RunError::Prepare(error.into()))?,
         nodes: places.cpus.clone(),
         cells: chosen.cells,

@@ -1,4 +1,4 @@
-//! `nearfar case 1`, `3`, `4` and `5` in guests, as small as they can be: the run made there is in the store afterwards, and what the
+//! The published cases in guests, as small as they can be: the run made there is in the store afterwards, and what the
 //! kernel counts differs before and after. Times are judged in simulated time only.
 //!
 //! Needs what crates/cli/tests/guest/leftovers.rs needs; without it says so and passes.
@@ -53,6 +53,33 @@ fn case_1_takes_the_distant_path_before_and_the_near_one_after_in_every_sample()
         rows.len(),
         4,
         "the published table has four metrics: {rows:?}"
+    );
+}
+
+/// In simulated time, so runs can be compared. 16 CPUs are under load.
+#[test]
+fn case_2_has_a_probe_that_moves_where_it_floats_and_stays_where_it_prefers() {
+    if guests::skipped_in_simulated_time() {
+        return;
+    }
+    let own = Sandbox::new();
+    let (_, shown) = repeated(&own, "case 2 --quick --samples 2 --format json");
+    let of = |cell: Value, metric| {
+        let cells = shown["summary"].as_array().unwrap();
+        let cell = cells.iter().find(|it| it["cell"] == cell).unwrap();
+        let metrics = cell["metrics"].as_array().unwrap();
+        let found = metrics.iter().find(|it| it["metric"] == json!(metric));
+        found.unwrap()["median"].as_f64().unwrap()
+    };
+    let cell = |preferred, balancing, cpus| json!({ "preferred_node": preferred, "numa_balancing": balancing, "memory_node": "0", "cpu_node": cpus });
+    let [bound, floating, preferred] = [cell(-1, 0, "0"), cell(-1, 0, "F"), cell(0, 1, "F")];
+    let far = |cell: &Value| of(cell.clone(), "remote_access_share");
+    assert_eq!(far(&bound), 0.0, "{shown}");
+    assert!(far(&floating) > 0.1 && far(&preferred) < 0.1, "{shown}");
+    let moves = |cell: &Value| of(cell.clone(), "cross_node_migrations");
+    assert!(
+        moves(&floating) > 1.0 && moves(&preferred) <= 1.0,
+        "{shown}"
     );
 }
 

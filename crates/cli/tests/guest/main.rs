@@ -39,7 +39,6 @@ mod prefer;
 mod prefer_service;
 mod prefer_time;
 mod probe;
-mod probe_cells;
 mod rps;
 mod scale;
 mod settings;

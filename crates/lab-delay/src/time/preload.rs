@@ -445,8 +445,8 @@ fn yield_at_the_lock_of_ticks() {
 #[cfg(target_arch = "x86_64")]
 const HLT: u8 = 0xf4;
 
-/// Gives the CPU away at [`yield_at_the_lock_of_ticks`], and answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2). Any other fault is QEMU's own: the instruction is
-/// executed again, and the process ends as it would have.
+/// Gives the CPU away at [`yield_at_the_lock_of_ticks`], and answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2).
+/// Any other fault is QEMU's own: the instruction is executed again, and the process ends as it would have.
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a context; the instruction at its address was executed, so its bytes can be read.
