@@ -14,6 +14,7 @@
 //! It begins and ends with the gate, while no vCPU runs. The guest's clocks go on without a jump: outside, they are the host's
 //! and as far from them as when it ended.
 
+pub mod counter;
 pub mod preload;
 pub mod turns;
 
@@ -26,7 +27,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
 use crate::config::TimeConfig;
-use crate::time::preload::Counter;
+use crate::time::counter::Counter;
 use crate::time::turns::{Polled, ThreadState, Turn, Turns};
 
 /// A block calls back when its vCPU's counter has reached this.
