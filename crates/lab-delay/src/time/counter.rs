@@ -311,4 +311,46 @@ mod tests {
             assert_eq!(ticks_per_ps, 2.9e-3, "{wrong}");
         }
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_reading_by_way_of_the_detour_changes_the_registers_of_rdtsc_only() {
+        let (ticks, high): (u64, u64);
+        let mut kept = [1u64, 2, 3, 4, 5, 6, 7];
+        let [rcx, rsi, rdi, r8, r9, r10, r11] = &mut kept;
+        let mut float = 0.5f64;
+        let before = host_ticks();
+        // SAFETY: the detour leaves the stack and all other registers as they are, and jumps to the label.
+        unsafe {
+            core::arch::asm!(
+                "lea rax, [rip + 2f]",
+                "mov [rip + {after}], rax",
+                "jmp {detour}",
+                "2:",
+                after = sym AFTER_READ,
+                detour = sym detour,
+                out("rax") ticks,
+                out("rdx") high,
+                inout("rcx") *rcx,
+                inout("rsi") *rsi,
+                inout("rdi") *rdi,
+                inout("r8") *r8,
+                inout("r9") *r9,
+                inout("r10") *r10,
+                inout("r11") *r11,
+                inout("xmm0") float,
+            );
+        }
+        assert!((before..=host_ticks()).contains(&ticks), "{before} {ticks}");
+        assert_eq!(high, ticks >> 32 << 32);
+        assert_eq!((kept, float), ([1, 2, 3, 4, 5, 6, 7], 0.5));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_page_is_mapped_where_a_jump_reaches_it() {
+        let code = detour as *const () as usize;
+        let near = map_near(code, 4096).unwrap() as usize;
+        assert!(near.abs_diff(code) < 1 << 31, "{near:x} {code:x}");
+    }
 }
