@@ -2,7 +2,7 @@
 //! The host's time stamp counter, which QEMU's emulation of x86 reads by an instruction of its own, as the guest sees it in simulated time.
 //!
 //! In a thread that runs a vCPU the instruction is made to fault (`PR_SET_TSC`, prctl(2)), and the handler of the signal answers. Where
-//! QEMU reads it most it jumps to [`detour`] instead. The guest has measured the counter's frequency at boot, so it stays the host's.
+//! QEMU reads it most it jumps to `detour` instead. The guest has measured the counter's frequency at boot, so it stays the host's.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -265,7 +265,6 @@ extern "C" fn ticks_of_this_thread() -> u64 {
 }
 
 /// Answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2).
-/// Gives the CPU away at [`yield_at_the_lock_of_ticks`], and answers `rdtsc` (0f 31) and `rdtscp` (0f 01 f9; Intel's manual, volume 2).
 /// Any other fault is QEMU's own: the instruction is executed again, and the process ends as it would have.
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
