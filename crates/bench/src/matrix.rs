@@ -126,7 +126,7 @@ struct Given {
     huge: bool,
     /// From which node unbound memory is first touched if the CPUs are bound and no node is preferred [default: where the probe happens to be]
     #[arg(long, value_name = "NAME", value_parser = ["near", "far"])]
-    first_touch: Option<FirstTouch>,
+    first_touch: Option<String>,
     /// The share of each CPU that the load burns, in percent; 0 for no load
     #[arg(long, value_name = "PERCENT", default_value = "60", value_parser = within(0.0..=99.0, number))]
     load: f64,
@@ -236,13 +236,16 @@ fn parameters(
         given.scan_period_ms,
         given.migration_cost_ns,
     );
-    if given.first_touch == Some(FirstTouch::Far) && places.cpus.len() < 2 {
+    // Names in options are those of JSON in kebab-case.
+    let pattern = serde_json::from_value(given.pattern.replace('-', "_").into());
+    let first_touch = serde_json::from_value(given.first_touch.into());
+    let first_touch: Option<FirstTouch> =
+        first_touch.map_err(|error| arguments.wrong("first_touch", error.to_string()))?;
+    if first_touch == Some(FirstTouch::Far) && places.cpus.len() < 2 {
         return Err(RunError::Target(
             "--first-touch far: only one node has CPUs that can be used".into(),
         ));
     }
-    // Names in options are those of JSON in kebab-case.
-    let pattern = serde_json::from_value(given.pattern.replace('-', "_").into());
     let seconds = given.seconds.unwrap_or(RUN_S);
     Ok(Parameters {
         pattern: pattern.map_err(|error| arguments.wrong("pattern", error.to_string()))?,
@@ -252,7 +255,7 @@ fn parameters(
         calibrated_to_s: given.steps.is_none().then_some(seconds),
         load_percent: given.load,
         huge_pages: given.huge,
-        first_touch: given.first_touch,
+        first_touch,
         settings: settings.map_err(|error| RunError::Prepare(error.into()))?,
         nodes: places.cpus.clone(),
         cells: chosen.cells,

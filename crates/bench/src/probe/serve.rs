@@ -35,11 +35,15 @@ pub fn serve() -> Result<(), ServeError> {
     let spec: ProbeSpec = caller.spec()?;
     spec.check().map_err(ServeError::BadSpec)?;
     let bound_cpus = cpus_to_bind(&spec)?;
-    if let Some(cpus) = &spec.touch_cpus {
+    // Floating memory is where the process happens to be. Of bound memory it is the caches that remember who touched it.
+    let touch_cpus = match spec.memory {
+        Where::Node(_) => bound_cpus.as_ref(),
+        Where::Floating => spec.touch_cpus.as_ref(),
+    };
+    if let Some(cpus) = touch_cpus {
         bind(cpus)?;
     }
     let buffer = prepare(&spec)?;
-    // Only now: floating memory is where the process happened to be.
     if let Some(cpus) = &bound_cpus {
         bind(cpus)?;
     }

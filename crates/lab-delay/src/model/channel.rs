@@ -96,8 +96,8 @@ impl Channel {
         Self {
             line_ps,
             banks_ps,
-            // Half a window is added to what a vCPU may be ahead where its turn ends.
-            kept: RECENT + 2 * window_ps.div_ceil(SLOT_PS),
+            // One that is woken may be two windows and more behind another whose turn was longer for waiting.
+            kept: RECENT + 4 * window_ps.div_ceil(SLOT_PS),
             slots: Mutex::default(),
         }
     }
@@ -107,7 +107,10 @@ impl Channel {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let own = now_ps / SLOT_PS;
         slots.forget(own.saturating_sub(self.kept));
-        let own = own.max(slots.first);
+        if own < slots.first {
+            // Nothing is known of that time any more, and to wait until the first slot would be waiting for those that are ahead.
+            return 0;
+        }
         let others_ps = slots.others_ps(vcpu, own);
         let mut number = own;
         while slots.at(number).busy_ps == SLOT_PS {
