@@ -309,7 +309,7 @@ const PREFERRED_NODE: Case = Case {
     required_here: &[],
     programs: &[],
     samples: 6,
-    minutes: 25,
+    minutes: 28,
     quick: Quick {
         guest: &[],
         options: &[
