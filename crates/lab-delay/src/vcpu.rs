@@ -2,8 +2,8 @@
 //! One vCPU: the lines it used last, and what it has to wait for.
 //!
 //! Most accesses of most programs go to a line that was used a moment ago. Such a line is found by its virtual address
-//! in a small direct-mapped table, and is still good if its word is what this vCPU left in it: whatever makes the copy
-//! invalid (another vCPU's write, an eviction) changes the word.
+//! in a small table, and is still good if its word is what this vCPU left in it: whatever makes the copy invalid (another
+//! vCPU's write, an eviction) changes the word.
 //!
 //! What it waits by is a [`Clock`]: some hundred nanoseconds pass without a system call.
 
@@ -19,8 +19,11 @@ use crate::region::transfers::{LineTransfer, Transfers};
 use crate::region::{Count, Counters, Doorbells};
 use crate::time::turns::{Polled, PolledLine};
 
-/// Lines of the filter: 32 KiB, the size of a first-level data cache.
-pub const FILTER_LINES: usize = 512;
+/// Sets of the filter, and lines of a set: 32 KiB, the size of a first-level data cache. A copy of a page word by word, or a sum of three
+/// arrays, uses lines of one set in turns.
+pub const FILTER_SETS: usize = 128;
+/// See above.
+pub const FILTER_WAYS: usize = 4;
 /// How much of what emulation itself takes for an access may count as part of its delay, in nanoseconds.
 pub const OWN_COST_NS: u64 = 300;
 /// How much of the instructions before an access may be part of its delay in simulated time, in nanoseconds: a core executes what
@@ -56,6 +59,34 @@ const EMPTY: Recent<'static> = Recent {
     number: 0,
 };
 
+/// The lines that a vCPU used last, by virtual address: of each set, the last one first.
+#[derive(Debug)]
+struct Filter<'a>(Box<[[Recent<'a>; FILTER_WAYS]; FILTER_SETS]>);
+
+impl<'a> Filter<'a> {
+    /// Finds a line, which is the last one of its set from now on.
+    #[inline(always)]
+    fn find(&mut self, line: u64) -> Option<&Recent<'a>> {
+        let set = &mut self.0[line as usize % FILTER_SETS];
+        if set[0].line != line {
+            let way = (1..FILTER_WAYS).find(|&way| set[way].line == line)?;
+            set[..=way].rotate_right(1);
+        }
+        Some(&set[0])
+    }
+
+    /// Adds a line, and returns what was there of it.
+    fn put(&mut self, recent: Recent<'a>) -> Option<Recent<'a>> {
+        let before = self.find(recent.line).copied();
+        let set = &mut self.0[recent.line as usize % FILTER_SETS];
+        if before.is_none() {
+            set.rotate_right(1);
+        }
+        set[0] = recent;
+        before
+    }
+}
+
 /// A load or a store of the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
@@ -87,7 +118,7 @@ pub struct Vcpu<'a> {
     doorbells: Doorbells,
     transfers: Transfers,
     own: Word,
-    filter: Box<[Recent<'a>; FILTER_LINES]>,
+    filter: Filter<'a>,
     paid: Option<(usize, u32)>,
     ended: Option<Ended>,
     streams: Streams,
@@ -177,7 +208,7 @@ impl<'a> Vcpu<'a> {
             doorbells,
             transfers,
             own,
-            filter: Box::new([EMPTY; FILTER_LINES]),
+            filter: Filter(Box::new([[EMPTY; FILTER_WAYS]; FILTER_SETS])),
             paid: None,
             ended: None,
             streams: Streams::default(),
@@ -195,7 +226,7 @@ impl<'a> Vcpu<'a> {
 
     /// Forgets what virtual addresses stand for: the guest switches to another address space.
     pub fn forget(&mut self) {
-        self.filter.fill(EMPTY);
+        self.filter.0.as_flattened_mut().fill(EMPTY);
     }
 
     /// Counts an access, and says whether the filter knows its line, so that it costs nothing.
@@ -207,9 +238,10 @@ impl<'a> Vcpu<'a> {
         let line = address >> LINE_SHIFT;
         self.last[number as usize % MOST_POLLED] = line;
         self.has_changed |= write;
-        let recent = &self.filter[line as usize % FILTER_LINES];
-        recent.line == line
-            && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
+        let own = self.own.0;
+        self.filter.find(line).is_some_and(|recent| {
+            recent.word.load(Relaxed) == if write { own } else { recent.left.0 }
+        })
     }
 
     /// Looks an access up that did not pass, and waits for as long as it costs. Returns whether the line came from another vCPU.
@@ -244,10 +276,12 @@ impl<'a> Vcpu<'a> {
             left: touched.left,
             number: spot.line,
         };
-        let before = &mut self.filter[line as usize % FILTER_LINES];
         // It has loaded the line since another vCPU did, and loads it again.
-        let polls = before.line == line && before.left != self.own && !access.write;
-        *before = recent;
+        let polls = self
+            .filter
+            .put(recent)
+            .is_some_and(|it| it.left != self.own)
+            && !access.write;
         if is_paid {
             self.counters.add(Count::CacheHits, 1);
             return false;
@@ -403,17 +437,17 @@ impl Vcpu<'static> {
             return None;
         }
         let last = |back: u64| self.last[accesses.wrapping_sub(back) as usize % MOST_POLLED];
-        let lines = (1..=loads).map(|back| &self.filter[last(back) as usize % FILTER_LINES]);
-        let lines = lines.map(|it| PolledLine {
-            word: it.word,
-            before: it.left.0,
-            number: it.number,
-        });
+        let polled = |back| {
+            self.filter.find(last(back)).map(|it| PolledLine {
+                word: it.word,
+                before: it.left.0,
+                number: it.number,
+            })
+        };
+        let lines = (1..=loads).map(polled).collect::<Option<_>>()?;
         let model: &'static Model = self.model;
-        Some(Polled {
-            lines: lines.collect(),
-            stores: model.stores(),
-        })
+        let stores = model.stores();
+        Some(Polled { lines, stores })
     }
 }
 

@@ -8,7 +8,7 @@ use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
 use nearfar_lab_delay::region::transfers::Transfers;
 use nearfar_lab_delay::region::{Count, Counters, Doorbells};
-use nearfar_lab_delay::vcpu::{Access, Clock, FILTER_LINES, Target, Vcpu};
+use nearfar_lab_delay::vcpu::{Access, Clock, FILTER_SETS, FILTER_WAYS, Target, Vcpu};
 
 const CONFIG: &str = "nearfar-delay 3\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16 0\n\
                       delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 500 2000\n\
@@ -221,11 +221,27 @@ fn what_left_the_filter_but_not_the_cache_costs_nothing() {
     let (_, mut vcpus, counters) = machine();
     let qemu = Emulator::default();
     qemu.run(&mut vcpus[0], 1, 0, false);
-    qemu.run(&mut vcpus[0], 1, FILTER_LINES as u64 * 64, false);
+    for others in 1..=FILTER_WAYS {
+        let line = (others * FILTER_SETS) as u64;
+        qemu.run(&mut vcpus[0], 1, line * 64, false);
+    }
     qemu.waited();
     qemu.run(&mut vcpus[0], 1, 0, false);
     assert_eq!(qemu.waited(), [0_u64; 0]);
     assert_eq!(counters[0].get(Count::CacheHits), 1);
+}
+
+#[test]
+fn a_page_that_is_copied_word_by_word_is_looked_up_line_by_line() {
+    let (_, mut vcpus, counters) = machine();
+    let qemu = Emulator::default();
+    let to = (FILTER_WAYS * FILTER_SETS * 64) as u64;
+    for word in (0..4096).step_by(8) {
+        qemu.run(&mut vcpus[0], 1, word, false);
+        qemu.run(&mut vcpus[0], 1, to + word, true);
+    }
+    assert_eq!(qemu.lookups.get(), 2 * 64);
+    assert_eq!(counters[0].get(Count::CacheHits), 0);
 }
 
 #[test]
