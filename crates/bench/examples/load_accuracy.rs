@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nearfar_bench::load::{Load, serve};
+use nearfar_bench::load::{Load, PERIOD_S, serve};
 use nearfar_machine::{CpuId, CpuSet};
 
 /// Shares that are tried, in percent.
@@ -35,7 +35,7 @@ fn main() -> Result<ExitCode, Problem> {
     println!("asked   mean    worst second off by   its own worst   waited for the CPU   given up");
     let mut off = false;
     for share in SHARES {
-        let load = Load::start(&std::env::current_exe()?, &cpus, share, false)?;
+        let load = Load::start(&std::env::current_exe()?, &cpus, share, PERIOD_S, false)?;
         let pid = load.pids()[0];
         let (first, mut worst) = (Account::of(pid)?, 0.0f64);
         let mut before = first;

@@ -298,9 +298,11 @@ const PREFERRED_NODE: Case = Case {
     // A buffer of two last-level caches. NUMA balancing scans all of it once in a run that is as short as these: its faults take 24 ms.
     options: &[
         "--bytes=77M",
-        "--counts=40",
+        "--counts=60",
         "--steps=60000",
         "--load=60",
+        // The published period is unknown: this is the usual one of `cpu.max` (admin-guide/cgroup-v2.rst).
+        "--load-period-ms=100",
         "--first-touch=far",
         "--scan-delay-ms=40",
         "--scan-period-ms=250",
@@ -314,6 +316,8 @@ const PREFERRED_NODE: Case = Case {
         guest: &[],
         options: &[
             "--counts=28",
+            // As many periods in short runs.
+            "--load-period-ms=10",
             "--cell=preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0",
             "--cell=preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
             "--cell=preferred_node=0,numa_balancing=1,memory_node=0,cpu_node=F",
@@ -333,7 +337,7 @@ const PREFERRED_NODE: Case = Case {
     limits: &[
         "The published machine: two Xeon Platinum 8167M with 52 CPUs each; here 8180 of the same generation with 8 CPUs each.",
         "The published runs are some 400 times as long, and numbers of migrations are smaller by that.",
-        "What NUMA balancing takes to bring floating memory near: some 40 us of CPU time a page, several times what hardware takes.",
+        "The period of the published load is not known: here 100 ms, with which the probe moves as often a second as published.",
         "The published buffer's size and where floating memory was first touched are not known: here two last-level caches, far.",
     ],
     limits_here: &[

@@ -1,7 +1,7 @@
 //! The load: on each CPU one pinned process that burns a constant share of it.
 //!
 //! ```text
-//!  CPU 0   ▂▂████▂▂▂████▂▂▂████▂▂     periods of about 10 ms; their phases are random, their lengths vary a
+//!  CPU 0   ▂▂████▂▂▂████▂▂▂████▂▂     periods of usually 10 ms; their phases are random, their lengths vary a
 //!  CPU 1   ██▂▂▂███▂▂▂▂████▂▂▂███     little, so that the processes never march in step
 //! ```
 //!
@@ -37,7 +37,6 @@ struct LoadSpec {
     /// How much of it, 0 to 99.
     pub percent: f64,
     /// Seconds a period.
-    #[serde(default = "usual_period")]
     pub period_s: f64,
     /// Of phase and lengths; processes with different seeds do not march in step.
     #[serde(default)]
@@ -47,22 +46,20 @@ struct LoadSpec {
     pub is_simulated: bool,
 }
 
-/// Ten milliseconds: long against a wake-up, short against what a load balancer averages over.
-fn usual_period() -> f64 {
-    0.01
-}
+/// Seconds of a usual period: long against a wake-up, short against what a load balancer averages over.
+pub const PERIOD_S: f64 = 0.01;
 
-/// Instructions between two looks at the clock in simulated time, where a look takes the host microseconds: some 100 us of a period of
-/// 10 ms. A pause would leave the emulator's translated code.
+/// Instructions between two looks at the clock in simulated time, where a look takes the host as long as some thousand of them: some 100
+/// us. A pause would leave the emulator's translated code.
 const BURST: u64 = 240_000;
 
 impl LoadSpec {
-    /// A load with the usual period and a seed of its own.
-    fn new(cpu: CpuId, percent: f64, is_simulated: bool) -> Self {
+    /// A load with a seed of its own.
+    fn new(cpu: CpuId, percent: f64, period_s: f64, is_simulated: bool) -> Self {
         Self {
             cpu,
             percent,
-            period_s: usual_period(),
+            period_s,
             seed: u64::from(cpu.0) + 1,
             is_simulated,
         }
@@ -130,20 +127,21 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts one process on each of `cpus` that burns `percent` (0 to 99) of it, and returns when all of them do.
+    /// Starts one process on each of `cpus` that burns `percent` (0 to 99) of each period, of 0.0005 to 1 s, and returns when all of them do.
     ///
     /// `program` is one that answers `bench child load`: `/proc/self/exe` from within nearfar. `is_simulated`: this is a guest in
     /// simulated time.
     ///
     /// # Errors
-    /// When the program cannot be started, a process cannot be pinned to its CPU, or the share is none.
+    /// When the program cannot be started, a process cannot be pinned to its CPU, or the share or period is none.
     pub fn start(
         program: &Path,
         cpus: &CpuSet,
         percent: f64,
+        period_s: f64,
         is_simulated: bool,
     ) -> Result<Self, ChildError> {
-        let spec = |cpu| LoadSpec::new(cpu, percent, is_simulated);
+        let spec = |cpu| LoadSpec::new(cpu, percent, period_s, is_simulated);
         let start = |cpu| Child::start(program, "load", &spec(cpu));
         let mut children = cpus.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for child in &mut children {

@@ -130,6 +130,9 @@ struct Given {
     /// The share of each CPU that the load burns, in percent; 0 for no load
     #[arg(long, value_name = "PERCENT", default_value = "60", value_parser = within(0.0..=99.0, number))]
     load: f64,
+    /// Milliseconds of a period of which the load burns that share
+    #[arg(long, value_name = "N", default_value = "10", value_parser = within(1..=1000, number::<u32>))]
+    load_period_ms: u32,
     /// Milliseconds between two scans of NUMA balancing at least (1000 in the kernel), for short runs
     #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX, number::<u32>))]
     scan_period_ms: Option<u32>,
@@ -254,6 +257,7 @@ fn parameters(
         steps: given.steps.unwrap_or(1),
         calibrated_to_s: given.steps.is_none().then_some(seconds),
         load_percent: given.load,
+        load_period_s: f64::from(given.load_period_ms) / 1e3,
         huge_pages: given.huge,
         first_touch,
         settings: settings.map_err(|error| RunError::Prepare(error.into()))?,

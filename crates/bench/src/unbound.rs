@@ -28,6 +28,7 @@ use nearfar_runs::{Counted, SampleResult, now_s};
 use serde::{Deserialize, Serialize};
 
 use crate::child::ChildError;
+use crate::load::PERIOD_S;
 use crate::matrix::{
     self, Contrast, Matrix, MatrixCell, Parameters, Places, Policy, Question, Ratio, Row,
     RunFailed, Sample, Taken, calibrate, findings,
@@ -312,6 +313,7 @@ fn parameters(
         steps: 1,
         calibrated_to_s: None,
         load_percent: options.load_percent,
+        load_period_s: PERIOD_S,
         huge_pages: false,
         first_touch: None,
         settings: Vec::new(),

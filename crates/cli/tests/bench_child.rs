@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nearfar_bench::load::Load;
+use nearfar_bench::load::{Load, PERIOD_S};
 use nearfar_bench::options::HugePages;
 use nearfar_bench::probe::{
     ChildError, Faults, Pattern, Probe, ProbeResult, ProbeSpec, SampleWarning, Where,
@@ -366,7 +366,7 @@ fn a_load_runs_on_its_cpu_until_it_is_stopped_and_says_what_it_got() {
     let cpu = some_cpu();
     for percent in [0.0, 30.0] {
         let begun = Instant::now();
-        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent, false).unwrap();
+        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent, PERIOD_S, false).unwrap();
         let pids = load.pids();
         assert_eq!((pids.len(), lives(pids[0])), (1, true));
         assert_eq!(affinity::get(pids[0]).unwrap(), CpuSet::single(cpu));
@@ -385,7 +385,8 @@ fn a_load_runs_on_its_cpu_until_it_is_stopped_and_says_what_it_got() {
 /// Judges that it stands still and goes on, however long either takes.
 #[test]
 fn a_load_that_is_held_burns_nothing_until_it_may_go_on() {
-    let mut load = Load::start(nearfar(), &CpuSet::single(some_cpu()), 50.0, true).unwrap();
+    let mut load =
+        Load::start(nearfar(), &CpuSet::single(some_cpu()), 50.0, PERIOD_S, true).unwrap();
     let pid = load.pids()[0];
     let ran_ns = || tasks::run_time(pid).unwrap().run_ns;
     let wait_until = |stands_still: bool| {
@@ -413,7 +414,7 @@ fn a_load_that_is_held_burns_nothing_until_it_may_go_on() {
 fn a_load_burns_about_its_share_and_says_what_it_got() {
     let cpu = some_cpu();
     for percent in [0.0, 5.0, 30.0] {
-        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent, false).unwrap();
+        let load = Load::start(nearfar(), &CpuSet::single(cpu), percent, PERIOD_S, false).unwrap();
         let pids = load.pids();
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(1500) {
@@ -443,10 +444,22 @@ fn a_load_burns_about_its_share_and_says_what_it_got() {
 
 #[test]
 fn a_load_that_cannot_be_is_refused_before_it_starts() {
-    let started = Load::start(nearfar(), &CpuSet::single(CpuId(60_000)), 5.0, false);
+    let started = Load::start(
+        nearfar(),
+        &CpuSet::single(CpuId(60_000)),
+        5.0,
+        PERIOD_S,
+        false,
+    );
     assert!(
         matches!(started, Err(ChildError::BadSpec { reason }) if reason.contains("no CPU 60000"))
     );
-    let started = Load::start(nearfar(), &CpuSet::single(some_cpu()), f64::NAN, false);
+    let started = Load::start(
+        nearfar(),
+        &CpuSet::single(some_cpu()),
+        f64::NAN,
+        PERIOD_S,
+        false,
+    );
     assert!(matches!(started, Err(ChildError::BadSpec { .. })));
 }

@@ -7,7 +7,9 @@
 //!        ──► remarks     what was left out, what was wrong with samples
 //! ```
 
-use nearfar_bench::matrix::{self, Answer, Contrast, Estimate, FirstTouch, Question, Ratio, Row};
+use nearfar_bench::matrix::{
+    self, Answer, Contrast, Estimate, FirstTouch, Parameters, Question, Ratio, Row,
+};
 use nearfar_machine::Known;
 use nearfar_statistics::Interval;
 
@@ -33,7 +35,7 @@ pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, BoxError> {
 pub fn tables(answer: &Answer) -> Document {
     let mut out = Document::titled("Load and settings", "");
     let parameters = &answer.parameters;
-    out.paragraph(load(parameters.load_percent, &answer.load_percent_had));
+    out.paragraph(load(parameters, &answer.load_percent_had));
     if let Some(touch) = parameters.first_touch {
         let from = match touch {
             FirstTouch::Near => "the node that the CPUs are bound to",
@@ -109,7 +111,8 @@ fn findings(answer: &Answer, out: &mut Document) {
 }
 
 /// What load was asked for, and what it had: the probe and other tasks take their share of it.
-fn load(percent: f64, had: &Known<f64>) -> String {
+fn load(parameters: &Parameters, had: &Known<f64>) -> String {
+    let percent = parameters.load_percent;
     if percent <= 0.0 {
         return "no load: alone on an idle machine the probe says little about scheduling"
             .to_owned();
@@ -117,7 +120,8 @@ fn load(percent: f64, had: &Known<f64>) -> String {
     let had = had.get();
     let had = had.map(|had| format!("; it had {had:.1} % of the CPUs"));
     let had = or(had, "");
-    format!("load: one pinned process on each CPU, {percent} % of it{had}")
+    let period_ms = parameters.load_period_s * 1e3;
+    format!("load: one pinned process on each CPU, {percent} % of each {period_ms} ms{had}")
 }
 
 /// That run times have others' work in them.

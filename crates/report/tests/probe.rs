@@ -14,6 +14,7 @@ fn parameters(cells: &[MatrixCell]) -> Parameters {
         steps: 1_000_000,
         calibrated_to_s: Some(10.0),
         load_percent: 60.0,
+        load_period_s: 0.01,
         huge_pages: false,
         first_touch: None,
         settings: Vec::new(),
@@ -78,7 +79,7 @@ fn a_load_that_others_kept_from_the_cpus_is_said_to_be_short() {
     };
     let quiet = said(55.0, 0.45);
     assert!(
-        quiet.contains("60 % of it; it had 55.0 % of the CPUs"),
+        quiet.contains("60 % of each 10 ms; it had 55.0 % of the CPUs"),
         "{quiet}"
     );
     assert!(!quiet.contains("others worked"), "{quiet}");

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::choose::LeftOut;
 use super::{EXPERIMENT, MatrixCell, Policy, RunFailed, Sample, Taken};
+use crate::load::PERIOD_S;
 use crate::probe::{Pattern, Where};
 
 /// What was found.
@@ -572,8 +573,8 @@ pub fn warnings(taken: &[Taken]) -> Vec<Counted> {
 
 /// The load has less than this part of what it gets next to the probe only where other tasks run, too.
 const LEAST_HAD: f64 = 0.75;
-/// Runs shorter than twenty periods of the load, in seconds, tell little of its share.
-const LEAST_S: f64 = 0.2;
+/// Runs shorter than so many periods of the load tell little of its share.
+const LEAST_PERIODS: f64 = 20.0;
 /// Waits of the probe beyond what the load makes, as a share of its time: this much the scheduler's turns may cause.
 const MOST_MORE: f64 = 0.15;
 
@@ -591,6 +592,9 @@ pub struct Parameters {
     pub calibrated_to_s: Option<f64>,
     /// The load on each CPU, in percent; 0 for none.
     pub load_percent: f64,
+    /// Seconds of a period of the load, a share of which it burns.
+    #[serde(default = "usual_load_period_s")]
+    pub load_period_s: f64,
     /// Whether the buffer has huge pages.
     pub huge_pages: bool,
     /// From where unbound memory is first touched if the CPUs are bound; `None`: where the process happens to be.
@@ -604,6 +608,11 @@ pub struct Parameters {
     pub cells: Vec<MatrixCell>,
     /// What the matrix lacks on this machine, or with what this user may do.
     pub left_out: Vec<LeftOut>,
+}
+
+/// Runs that are stored without it had this one.
+fn usual_load_period_s() -> f64 {
+    PERIOD_S
 }
 
 /// From where memory is touched first, seen from the node that the CPUs are bound to.
@@ -677,7 +686,8 @@ impl Answer {
             .iter()
             .filter_map(|row| Some(row.seconds.as_ref()?.median))
             .collect();
-        if Summary::of(&seconds).is_none_or(|summary| summary.median < LEAST_S) {
+        let least_s = LEAST_PERIODS * self.parameters.load_period_s;
+        if Summary::of(&seconds).is_none_or(|summary| summary.median < least_s) {
             return false;
         }
         let most = self.parameters.load_percent.min(50.0);

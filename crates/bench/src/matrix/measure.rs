@@ -60,7 +60,7 @@ impl<'a> Matrix<'a> {
     /// Prepares a run with these parameters. `program` is one that answers `bench child probe|load`: `/proc/self/exe`
     /// from within nearfar. What this user may not trace is not traced, and every sample says why.
     pub fn new(machine: &'a Machine, program: PathBuf, parameters: Parameters) -> Self {
-        let loading = Loading::new(program.clone(), machine, parameters.load_percent);
+        let loading = Loading::new(program.clone(), machine, &parameters);
         let watch =
             Watch::open(machine).map_or_else(|error| Known::no(error.to_string()), Known::Yes);
         let sets_balancing = balancing(machine) == Balancing::Settable;
@@ -284,7 +284,7 @@ pub fn calibrate(
     seconds: f64,
     cancel: &AtomicBool,
 ) -> Result<Calibrated, ChildError> {
-    let mut loading = Loading::new(program.to_owned(), machine, parameters.load_percent);
+    let mut loading = Loading::new(program.to_owned(), machine, parameters);
     loading.keep_up()?;
     loading.set_held(false)?;
     let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec {
@@ -348,6 +348,7 @@ pub(super) struct Loading {
     program: PathBuf,
     cpus: CpuSet,
     percent: f64,
+    period_s: f64,
     is_simulated: bool,
     load: Option<Load>,
 }
@@ -361,11 +362,12 @@ pub(super) struct Mark {
 
 impl Loading {
     /// Nothing burns yet. A share of 0 never does.
-    pub(super) fn new(program: PathBuf, machine: &Machine, percent: f64) -> Self {
+    pub(super) fn new(program: PathBuf, machine: &Machine, parameters: &Parameters) -> Self {
         Self {
             program,
             cpus: load_cpus(machine),
-            percent,
+            percent: parameters.load_percent,
+            period_s: parameters.load_period_s,
             is_simulated: machine.origin.is_simulated(),
             load: None,
         }
@@ -387,6 +389,7 @@ impl Loading {
             &self.program,
             &self.cpus,
             self.percent,
+            self.period_s,
             self.is_simulated,
         )?);
         self.set_held(true)

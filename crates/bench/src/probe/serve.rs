@@ -36,15 +36,17 @@ pub fn serve() -> Result<(), ServeError> {
     spec.check().map_err(ServeError::BadSpec)?;
     let bound_cpus = cpus_to_bind(&spec)?;
     // Floating memory is where the process happens to be. Of bound memory it is the caches that remember who touched it.
-    let touch_cpus = match spec.memory {
-        Where::Node(_) => bound_cpus.as_ref(),
-        Where::Floating => spec.touch_cpus.as_ref(),
+    let floats = spec.memory == Where::Floating;
+    let touch_cpus = if floats {
+        &spec.touch_cpus
+    } else {
+        &bound_cpus
     };
     if let Some(cpus) = touch_cpus {
         bind(cpus)?;
     }
     let buffer = prepare(&spec)?;
-    if let Some(cpus) = &bound_cpus {
+    if let Some(cpus) = bound_cpus.as_ref().filter(|_| floats) {
         bind(cpus)?;
     }
     let mut prepared = Prepared {

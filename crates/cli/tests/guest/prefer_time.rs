@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::guests;
 use crate::prefer::{HOME, Runs, SCALE, Way, burner, home_cpus, machine, probe};
-use nearfar_bench::load::Load;
+use nearfar_bench::load::{Load, PERIOD_S};
 use nearfar_machine::Machine;
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
 use nearfar_trace::watch::Watch;
@@ -52,6 +52,7 @@ fn inside_under_a_little_load() {
         Path::new(guests::NEARFAR),
         &machine.cpu_states.online,
         5.0,
+        PERIOD_S,
         false,
     )
     .unwrap();

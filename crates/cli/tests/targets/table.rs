@@ -999,6 +999,7 @@ pub const NO_TARGETS: &[&str] = &[
     "label",
     "limit",
     "load",
+    "load_period_ms",
     "margin",
     "migration_cost_ns",
     "output",

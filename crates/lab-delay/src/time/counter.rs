@@ -178,15 +178,15 @@ fn take_the_place_of_the_reading() {
         near.copy_from(FAR_JUMP.as_ptr(), FAR_JUMP.len());
         near.add(FAR_JUMP.len()).copy_from(far.as_ptr(), far.len());
         let usual = libc::PROT_READ | libc::PROT_EXEC;
-        libc::mprotect(near.cast(), page, usual);
         AFTER_READ.store(read as usize + length, Relaxed);
         let start = (read as usize / page * page) as *mut c_void;
         let pages = (read as usize + length).next_multiple_of(page) - start as usize;
-        if libc::mprotect(start, pages, usual | libc::PROT_WRITE) == 0 {
+        let protect = |at, bytes, by| libc::mprotect(at, bytes, by) == 0;
+        if protect(near.cast(), page, usual) && protect(start, pages, usual | libc::PROT_WRITE) {
             let by = near.offset_from(read.add(5)) as i32;
             read.write(JUMP);
             read.add(1).copy_from(by.to_ne_bytes().as_ptr(), 4);
-            libc::mprotect(start, pages, usual);
+            protect(start, pages, usual);
         }
     }
 }

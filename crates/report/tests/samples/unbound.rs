@@ -88,6 +88,7 @@ fn parameters(nodes: Vec<NodeId>, cells: Vec<MatrixCell>) -> Parameters {
         steps: 90_000,
         calibrated_to_s: Some(0.51),
         load_percent: 5.0,
+        load_period_s: 0.01,
         huge_pages: false,
         first_touch: None,
         settings: Vec::new(),
