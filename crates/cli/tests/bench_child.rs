@@ -211,17 +211,17 @@ fn what_cannot_be_run_is_said_in_one_line_with_exit_code_2() {
         ("load", Vec::new(), "no load was described"),
         (
             "load",
-            b"{\"cpu\":60000,\"percent\":5}\n".to_vec(),
+            b"{\"cpu\":60000,\"percent\":5,\"period_s\":0.01}\n".to_vec(),
             "there is no CPU 60000",
         ),
         (
             "load",
-            b"{\"cpu\":0,\"percent\":100}\n".to_vec(),
+            b"{\"cpu\":0,\"percent\":100,\"period_s\":0.01}\n".to_vec(),
             "give 0 to 99",
         ),
         (
             "load",
-            b"{\"cpu\":0,\"percent\":-1}\n".to_vec(),
+            b"{\"cpu\":0,\"percent\":-1,\"period_s\":0.01}\n".to_vec(),
             "give 0 to 99",
         ),
         (
@@ -322,11 +322,13 @@ fn children_end_with_their_parent_even_when_it_is_killed() {
         ),
         (
             "load",
-            "{\"cpu\":CPU,\"percent\":50}\n".replace("CPU", &some_cpu().to_string()),
+            "{\"cpu\":CPU,\"percent\":50,\"period_s\":0.01}\n"
+                .replace("CPU", &some_cpu().to_string()),
         ),
         (
             "load",
-            "{\"cpu\":CPU,\"percent\":0}\n".replace("CPU", &some_cpu().to_string()),
+            "{\"cpu\":CPU,\"percent\":0,\"period_s\":0.01}\n"
+                .replace("CPU", &some_cpu().to_string()),
         ),
     ];
     for (what, input) in lines {

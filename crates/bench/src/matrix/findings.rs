@@ -593,7 +593,10 @@ pub struct Parameters {
     /// The load on each CPU, in percent; 0 for none.
     pub load_percent: f64,
     /// Seconds of a period of the load, a share of which it burns.
-    #[serde(default = "usual_load_period_s")]
+    #[serde(
+        default = "usual_load_period_s",
+        skip_serializing_if = "is_usual_load_period"
+    )]
     pub load_period_s: f64,
     /// Whether the buffer has huge pages.
     pub huge_pages: bool,
@@ -610,9 +613,13 @@ pub struct Parameters {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Runs that are stored without it had this one.
+/// Runs that are stored without one had this one, and can be continued.
 fn usual_load_period_s() -> f64 {
     PERIOD_S
+}
+
+fn is_usual_load_period(period_s: &f64) -> bool {
+    *period_s == PERIOD_S
 }
 
 /// From where memory is touched first, seen from the node that the CPUs are bound to.
