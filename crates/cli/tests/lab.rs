@@ -75,6 +75,18 @@ fn a_side_of_ab_names_what_it_may_set() {
 }
 
 #[test]
+fn a_program_that_guests_do_not_have_is_said_before_their_kernels_are_built() {
+    for verb in [
+        "ab --a append=x --b append=y",
+        "bisect --good HEAD --bad HEAD",
+    ] {
+        let words = Vec::from_iter(verb.split(" ").chain(["--", "no-such-program"]));
+        let errors = nearfar(&words).exited(127).errors();
+        assert!(errors.contains("cannot run no-such-program"), "{errors}");
+    }
+}
+
+#[test]
 fn a_guest_that_cannot_be_is_refused_with_the_reason() {
     refused(
         &["lab", "run", "--machine", "no-such-machine", "--", "true"],

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearfar_proc::program;
+use nearfar_proc::{child, program};
 
 use crate::arch::Arch;
 use crate::kernels::Series;
@@ -19,6 +19,22 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
             .find_map(|path| program::find(&path).ok())
     };
     program::find(name).ok().or_else(by_administrators)
+}
+
+/// Whether guests, which have this system's root, find the program of a command: on `PATH`, as [`find_program`], or in the folder of
+/// theirs. Which programs their busybox has is unknown where this system has none: then they may.
+///
+/// # Errors
+/// Why not.
+pub fn check_command(name: &str) -> Result<(), String> {
+    if find_program(name).is_some() || name == "nearfar-lab" {
+        return Ok(());
+    }
+    let applets = child::output("busybox", &["--list"]).ok();
+    match applets.is_none_or(|all| all.lines().any(|applet| applet == name)) {
+        true => Ok(()),
+        false => program::find(name).map(|_| ()),
+    }
 }
 
 /// How packages are installed here.

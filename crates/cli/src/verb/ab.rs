@@ -105,6 +105,7 @@ impl Ab {
         let ((mut a, guest_a), (mut b, guest_b)) =
             (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
         GuestArgs::check(&[&guest_a, &guest_b])?;
+        GuestArgs::check_command(&self.command)?;
         let requests = [
             guest_a.request(TimeSpec::Auto)?,
             guest_b.request(TimeSpec::Auto)?,

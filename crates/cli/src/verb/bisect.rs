@@ -101,6 +101,7 @@ impl Bisect {
         // Before a kernel is built.
         let guest = self.guest.request(TimeSpec::Auto)?;
         guest.check_results().map_err(failure)?;
+        GuestArgs::check_command(&self.command)?;
         let arch = guest.architecture().map_err(failure)?;
         if let Some(config) = &self.config {
             let opened = fs::File::open(config);

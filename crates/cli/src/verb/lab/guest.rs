@@ -17,7 +17,7 @@ use nearfar_lab::delay::{DelayRegion, DelaySpec, TimeSpec};
 use nearfar_lab::guest::{Exec, Guest, Input, PreparedGuest, Root, Signals, Streams, command_line};
 use nearfar_lab::kernels::build::{GitSource, PREFIX};
 use nearfar_lab::request::GuestRequest;
-use nearfar_lab::{Arch, LabError, Start, kernels};
+use nearfar_lab::{Arch, LabError, Start, advice, kernels};
 use nearfar_machine::{Acceleration, Emulation, NodeLimits};
 use nearfar_sources::{Request, Want};
 use serde::Serialize;
@@ -186,6 +186,15 @@ impl GuestArgs {
             command_timeout: self.command_timeout.map(Duration::from_secs_f64),
             ..GuestRequest::new(machine, name.unwrap_or_default())
         })
+    }
+
+    /// Whether guests find a command's program; before a kernel is built for them.
+    ///
+    /// # Errors
+    /// That they do not.
+    pub fn check_command(command: &[String]) -> Outcome {
+        let checked = advice::check_command(&command[0]);
+        checked.map_err(|problem| Failure::NotStarted(anyhow::anyhow!(problem), 127))
     }
 
     /// Whether guests' machines and kernels are there; before one of these is built, which takes minutes.
