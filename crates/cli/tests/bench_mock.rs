@@ -161,6 +161,8 @@ fn a_cell_that_fails_is_stored_and_the_others_go_on() {
         (&json!("failed"), &json!("2 of 4 samples failed"))
     );
     assert_eq!(run["summary"][1]["samples"], 0);
+    let failures = json!([{"what": "this cell always fails", "samples": 2, "differ": false}]);
+    assert_eq!(run["summary"][1]["failures"], failures);
     said("bench mock --resume");
     let run = place.json("runs show 1");
     assert_eq!((&run["samples"], &run["failed"]), (&json!(6), &json!(4)));

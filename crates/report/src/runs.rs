@@ -156,7 +156,10 @@ pub fn header(shown: &Shown<'_>) -> Document {
     };
     let ended = run.finished_at_s;
     let ended = or(ended.map(|at_s| format!(" to {}", when(at_s))), "");
-    let made = format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar);
+    let mut made = format!("{}{ended}", when(run.started_at_s));
+    if !run.nearfar.is_empty() {
+        made += &format!(", nearfar {}", run.nearfar);
+    }
     let emulated = Role::Warning.text(or(run.emulation.as_ref(), ""));
     let host = match detail.targets.is_empty() {
         true => format!("{}, {} {}", run.host, run.kernel, detail.kernel_version),
@@ -182,8 +185,12 @@ pub fn header(shown: &Shown<'_>) -> Document {
     out
 }
 
+/// Results of other programs do not all say when they were measured.
 fn when(at_s: f64) -> String {
-    moment(at_s.max(0.0) as u64)
+    match at_s > 0.0 {
+        true => moment(at_s as u64),
+        false => "unknown".to_owned(),
+    }
 }
 
 fn machine_line(machine: Option<&Machine>) -> String {

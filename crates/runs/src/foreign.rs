@@ -51,6 +51,8 @@ struct Results {
     samples: Vec<(Cell, Result<Values, String>)>,
     /// What may be wrong with all of them, in sentences.
     warnings: Vec<String>,
+    /// Seconds since 1970 when they were measured, where they say it.
+    at_s: Option<f64>,
 }
 
 /// What only one program's results have.
@@ -150,26 +152,32 @@ impl Results {
             .iter()
             .filter(|(_, values)| values.is_err())
             .count();
+        // 0 is unknown.
+        let at_s = self.at_s.unwrap_or_default();
         let taken = (1..).zip(&self.samples).map(|(number, (cell, result))| {
             let (values, failed) = match result {
                 Ok(values) => (values.clone(), None),
                 Err(reason) => (Values::new(), Some(reason)),
             };
             json!({
-                "number": number, "round": number, "cell": cell, "started_at_s": 0.0, "took_s": 0.0, "values": values,
+                "number": number, "round": number, "cell": cell, "started_at_s": at_s, "took_s": 0.0, "values": values,
                 "failed": failed, "warnings": [], "detail": null,
             })
         });
         let program = self.program;
+        let more = match self.at_s {
+            Some(_) => " and with which kernel",
+            None => ", with which kernel and when",
+        };
         let unknown = format!(
-            "the results of {program} do not say on which machine, with which kernel and when they were measured"
+            "the results of {program} do not say on which machine{more} they were measured"
         );
         let origin = Origin::new(SourceKind::Text, format!("results of {program}"));
         let machine = Machine::empty(origin, unknown.clone());
         let warnings = [vec![unknown], self.warnings].concat();
         json!({
             "run": number, "uid": uid, "experiment": self.experiment, "title": format!("results of {program}"), "label": null,
-            "state": "complete", "failure": null, "started_at_s": 0.0, "finished_at_s": null,
+            "state": "complete", "failure": null, "started_at_s": at_s, "finished_at_s": null,
             "samples": self.samples.len(), "with_warnings": 0, "failed": failed, "cells": cells.len(), "samples_per_cell": most,
             "host": "unknown", "kernel": "unknown", "emulation": null, "nearfar": "", "fingerprint": "unknown",
             "owner": {"pid": 0, "started_ticks": 0, "boot": "", "pid_namespace": ""},
@@ -245,6 +253,7 @@ fn fio(text: &[u8]) -> Result<Results, ForeignError> {
     #[derive(Deserialize)]
     struct FioFile {
         jobs: Vec<Job>,
+        timestamp: Option<f64>,
     }
     #[derive(Deserialize)]
     struct Job {
@@ -304,7 +313,11 @@ fn fio(text: &[u8]) -> Result<Results, ForeignError> {
         Metric::real("latency_mean_ns", "ns", Better::Lower),
         Metric::real("latency_p99_ns", "ns", Better::Lower),
     ];
-    with_samples(PROGRAM, metrics, samples, Vec::new())
+    let results = with_samples(PROGRAM, metrics, samples, Vec::new())?;
+    Ok(Results {
+        at_s: file.timestamp.filter(|at_s| (1.0..1e11).contains(at_s)),
+        ..results
+    })
 }
 
 fn perf_stat(text: &[u8]) -> Result<Results, ForeignError> {
@@ -407,6 +420,7 @@ fn mlc(text: &str) -> Result<Vec<Results>, ForeignError> {
             .collect(),
         metrics: vec![metric.clone().primary()],
         warnings: read.left_out.clone(),
+        at_s: None,
     });
     let results: Vec<Results> = results.collect();
     match results.is_empty() {
@@ -435,6 +449,7 @@ fn with_samples(
             metrics,
             samples,
             warnings,
+            at_s: None,
         }),
     }
 }
@@ -499,11 +514,12 @@ mod tests {
     #[test]
     fn jobs_of_fio_are_cells_by_direction() {
         let (run, _, samples) = imported(
-            r#"{"fio version": "fio-3.33", "jobs": [{"jobname": "a",
+            r#"{"fio version": "fio-3.33", "timestamp": 1796125789, "jobs": [{"jobname": "a",
                 "read": {"iops": 1000.5, "bw_bytes": 4098048, "clat_ns": {"mean": 900.0, "percentile": {"99.000000": 2000}}},
                 "write": {"iops": 0.0, "bw_bytes": 0}}]}"#,
         );
         assert_eq!((run.experiment.as_str(), samples.len()), ("fio", 1));
+        assert_eq!(run.started_at_s, 1_796_125_789.0);
         assert_eq!(samples[0].cell.text("direction"), "read");
         let number = |name| samples[0].number(name);
         assert_eq!(

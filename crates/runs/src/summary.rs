@@ -17,6 +17,12 @@ pub struct CellSummary {
     pub samples: usize,
     pub with_warnings: usize,
     pub failed: usize,
+    /// Why those failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Counted>,
+    /// What may be wrong with others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Counted>,
     /// One for each metric of the run, in the order in which it declares them.
     pub metrics: Vec<MetricSummary>,
 }
@@ -100,7 +106,9 @@ pub fn summarise(detail: &Detail, samples: &[Sample]) -> Vec<CellSummary> {
 }
 
 fn of_cell(cell: &Cell, detail: &Detail, samples: &[&Sample]) -> CellSummary {
-    let failed = samples.iter().filter(|sample| sample.failed.is_some());
+    let failed = samples.iter().filter_map(|sample| sample.failed.as_deref());
+    let failures = counted(failed.clone());
+    let warnings = samples.iter().flat_map(|sample| sample.warnings.clone());
     let failed = failed.count();
     CellSummary {
         cell: cell.clone(),
@@ -110,6 +118,8 @@ fn of_cell(cell: &Cell, detail: &Detail, samples: &[&Sample]) -> CellSummary {
             .filter(|sample| !sample.warnings.is_empty())
             .count(),
         failed,
+        failures,
+        warnings: counted(warnings),
         metrics: detail
             .metrics
             .iter()

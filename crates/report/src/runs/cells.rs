@@ -319,6 +319,8 @@ mod tests {
             samples: 0,
             with_warnings: 0,
             failed: 0,
+            failures: Vec::new(),
+            warnings: Vec::new(),
             metrics: Vec::new(),
         };
         cells.into_iter().map(summary).collect()
