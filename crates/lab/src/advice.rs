@@ -21,8 +21,8 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     program::find(name).ok().or_else(by_administrators)
 }
 
-/// Whether guests, which have this system's root, find the program of a command: on `PATH`, as [`find_program`], or in the folder of
-/// theirs. Which programs their busybox has is unknown where this system has none: then they may.
+/// Whether guests, which have this system's root, find the program of a command: on `PATH`, where administrators have theirs, or in the
+/// guests' own folder. Which programs their busybox has is unknown where this system has none: then they may.
 ///
 /// # Errors
 /// Why not.

@@ -63,7 +63,16 @@ fn case_2_has_a_probe_that_moves_where_it_floats_and_stays_where_it_prefers() {
         return;
     }
     let own = Sandbox::new();
-    let (_, shown) = repeated(&own, "case 2 --quick --samples 2 --format json");
+    // The last cell is none of `--quick`: memory that floats is first touched far from the CPUs.
+    let cells = [
+        "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0",
+        "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
+        "preferred_node=0,numa_balancing=1,memory_node=0,cpu_node=F",
+        "preferred_node=-1,numa_balancing=1,memory_node=F,cpu_node=0",
+    ];
+    let cells = cells.map(|cell| format!(" --cell={cell}")).concat();
+    let words = format!("case 2 --quick --samples 2 --format json --{cells}");
+    let (_, shown) = repeated(&own, &words);
     let of = |cell: Value, metric| {
         let cells = shown["summary"].as_array().unwrap();
         let cell = cells.iter().find(|it| it["cell"] == cell).unwrap();
@@ -81,6 +90,12 @@ fn case_2_has_a_probe_that_moves_where_it_floats_and_stays_where_it_prefers() {
         moves(&floating) > 1.0 && moves(&preferred) <= 1.0,
         "{shown}"
     );
+    // NUMA balancing brings floating memory near: more than half of 48 MiB.
+    for row in shown["answer"]["rows"].as_array().unwrap() {
+        let moved = row["pages_migrated"].as_f64().unwrap() * 4096.0;
+        let floats = row["memory_node"] == json!("floating");
+        assert_eq!(moved > f64::from(24 << 20), floats, "{row}");
+    }
 }
 
 /// In simulated time, so requests can be compared.
