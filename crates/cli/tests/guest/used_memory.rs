@@ -58,6 +58,20 @@ fn use_a_part() {
     }
 }
 
+/// Wakes up on CPU 0 again and again, as another program: QEMU flushes its TLB, which has no bound, when another one's page tables are
+/// loaded. A shell would start a program each time, which takes the host longest of all that this test does.
+#[test]
+#[ignore = "a child of a script that runs in the guest"]
+fn wake_up() {
+    if !guests::is_inside() {
+        return println!("skipped: manual: this part runs next to another one in a guest");
+    }
+    affinity::set(0, &[nearfar_machine::CpuId(0)].into_iter().collect()).unwrap();
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+}
+
 /// The share of far accesses of the first vCPU, without those by which the kernel cleared each page.
 fn counted_share(counts: &Value) -> f64 {
     const LINE_BYTES: usize = 64;
@@ -88,10 +102,10 @@ fn what_is_used_is_what_the_plugin_counts() {
         counts.to_str().unwrap(),
     ];
     let script = format!(
-        "{} --exact used_memory::use_a_part --ignored --nocapture > /tmp/uses &
+        "parts='{} --ignored --nocapture --exact used_memory'
+        $parts::use_a_part > /tmp/uses &
         program=$!
-        # Another program on this CPU: QEMU flushes its TLB, which has no bound, when another one's page tables are loaded.
-        taskset -c 0 sh -c 'while sleep 0.03; do :; done' &
+        $parts::wake_up > /dev/null &
         other=$!
         damon=/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds
         until grep -q uses /tmp/uses; do sleep 0.1; done
