@@ -59,7 +59,7 @@ fn use_a_part() {
 }
 
 /// Wakes up on CPU 0 again and again, as another program: QEMU flushes its TLB, which has no bound, when another one's page tables are
-/// loaded. A shell would start a program each time, which takes the host longest of all that this test does.
+/// loaded.
 #[test]
 #[ignore = "a child of a script that runs in the guest"]
 fn wake_up() {
