@@ -296,7 +296,7 @@ const PREFERRED_NODE: Case = Case {
     ],
     preparation: Some(include_str!("cases/preferred_node.sh")),
     // The published buffer is unknown: 1.25 last-level caches, as a move is said to cost what the cache holds. NUMA balancing scans all of it
-    // once in its first 40 ms, and then thrice a second.
+    // once after 40 ms, and then at most four times a second.
     options: &[
         "--bytes=48M",
         "--counts=160",

@@ -490,6 +490,16 @@ impl<E: Experiment> Source for Work<'_, E> {
     type Value = ();
     type Error = ExperimentError;
 
+    fn begin(&mut self, slots: &[Slot]) {
+        let plan = &self.begun.plan;
+        let cells: Vec<&Cell> = slots.iter().map(|slot| &plan[slot.item]).collect();
+        self.experiment.begin(&cells);
+    }
+
+    fn has(&mut self, slot: Slot) -> bool {
+        self.experiment.has(&self.begun.plan[slot.item])
+    }
+
     fn take(&mut self, turn: Turn) -> Result<Attempt<()>, ExperimentError> {
         self.attempt(turn.slot)
     }

@@ -31,6 +31,17 @@ pub trait Source {
     /// What ends the sampling at once.
     type Error;
 
+    /// A round takes these samples, in this order.
+    fn begin(&mut self, slots: &[Slot]) {
+        let _ = slots;
+    }
+
+    /// Whether the sample is there already, so that it is taken also when the sampling was cancelled.
+    fn has(&mut self, slot: Slot) -> bool {
+        let _ = slot;
+        false
+    }
+
     /// Makes one attempt at a sample. In the warm-up the value is not kept.
     ///
     /// # Errors
@@ -149,16 +160,27 @@ impl<C: Clock, V> Sampling<'_, C, V> {
             if round > 1 && self.plan.budget.forbids_round(began, self.longest_round) {
                 return Ok(End::BudgetSpent);
             }
-            for slot in self.plan.order.round(round, self.plan.items) {
-                if self.excluded[slot.item] || self.plan.taken.contains(&slot) {
+            let mut slots = self.plan.order.round(round, self.plan.items);
+            slots.retain(|slot| !self.plan.taken.contains(slot) && !self.excluded[slot.item]);
+            if !self.is_cancelled() {
+                source.begin(&slots);
+            }
+            let mut is_cut = false;
+            for slot in slots {
+                if self.excluded[slot.item] {
+                    continue;
+                }
+                if self.is_cancelled() && !source.has(slot) {
+                    is_cut = true;
                     continue;
                 }
                 if round > 1 && self.plan.budget.forbids_sample(self.clock.now()) {
                     return Ok(End::BudgetSpent);
                 }
-                if self.slot(slot, source)? == Some(End::Cancelled) {
-                    return Ok(End::Cancelled);
-                }
+                is_cut |= self.slot(slot, source)?;
+            }
+            if is_cut {
+                return Ok(End::Cancelled);
             }
             let now = self.clock.now();
             let took = now.saturating_sub(began);
@@ -173,16 +195,9 @@ impl<C: Clock, V> Sampling<'_, C, V> {
         Ok(End::Complete)
     }
 
-    /// Attempts at one slot until there is an answer.
-    fn slot<S: Source<Value = V>>(
-        &mut self,
-        slot: Slot,
-        source: &mut S,
-    ) -> Result<Option<End>, S::Error> {
+    /// Attempts at one slot until there is an answer, or `true` when the flag cut it.
+    fn slot<S: Source<Value = V>>(&mut self, slot: Slot, source: &mut S) -> Result<bool, S::Error> {
         for attempt in 1.. {
-            if self.is_cancelled() {
-                return Ok(Some(End::Cancelled));
-            }
             let (next, missing) = (Some(slot), self.missing.as_slice());
             source.progress(&SamplingProgress { next, missing });
             let started = self.clock.now();
@@ -195,14 +210,14 @@ impl<C: Clock, V> Sampling<'_, C, V> {
             match source.take(turn)? {
                 Attempt::Value(value) => self.keep(slot, started, value),
                 // The source may have given up because of the flag; then the slot is as open as before.
-                _ if self.is_cancelled() => return Ok(Some(End::Cancelled)),
+                _ if self.is_cancelled() => return Ok(true),
                 Attempt::Lost => self.lose(slot, started),
                 Attempt::Retry => continue,
                 Attempt::Exclude(items) => self.exclude(&items),
             }
             break;
         }
-        Ok(None)
+        Ok(false)
     }
 
     fn is_cancelled(&self) -> bool {

@@ -1,14 +1,18 @@
 //! An experiment on two targets: they take turns, and both are part of the run.
 
 use std::ffi::OsString;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use nearfar_experiment::{
     BoxError, Cell, Column, Ended, Experiment, ExperimentError, Factor, Leased, Metric, OnTargets,
     Options, Outcome, Resources, Resume, RunPlan, Target, TargetError, TargetOutput, Targets,
     Values, carry_out_with,
 };
-use nearfar_machine::{Emulation, Machine, Origin, SourceKind};
+use nearfar_machine::{
+    Acceleration, EmulatedGuest, Emulation, Machine, NodeLimits, Origin, SimulatedTime, SourceKind,
+};
 use nearfar_runs::{Host, Sample, Store};
 use serde_json::json;
 
@@ -78,6 +82,76 @@ impl Target for Fake {
     }
 }
 
+/// A guest in simulated time: its answers depend on what another one is told meanwhile.
+struct Simulated {
+    fake: Fake,
+    samples: u32,
+    tells: Sender<()>,
+    hears: Receiver<()>,
+    answer: Answering,
+}
+
+type Answering = fn(&mut Simulated) -> Result<(), BoxError>;
+
+/// Long enough for any host: what waits for the other one in vain fails then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Simulated {
+    fn both(answers: [Answering; 2]) -> Targets {
+        let ((tells, heard), (told, hears)) = (channel(), channel());
+        let mut ends = [(told, heard), (tells, hears)].into_iter().zip(answers);
+        let open = |levels: &Cell| {
+            let ((tells, hears), answer) = ends.next().unwrap();
+            let name = levels.text("guest");
+            let mut machine = machine(&name);
+            machine.origin.emulation = Some(Emulation::Guest(Box::new(EmulatedGuest {
+                machine: name.clone(),
+                node_limits: NodeLimits::default(),
+                kernel: "6.1".to_owned(),
+                kernel_arguments: Vec::new(),
+                architecture: "x86_64".to_owned(),
+                acceleration: Acceleration::Tcg,
+                qemu: None,
+                delays: None,
+                simulated_time: Some(SimulatedTime::default()),
+            })));
+            let host = Host::here();
+            Ok(Box::new(Self {
+                fake: Fake {
+                    name,
+                    machine,
+                    host,
+                },
+                samples: 0,
+                tells,
+                hears,
+                answer,
+            }) as Box<dyn Target>)
+        };
+        Targets::open(guests(["one", "other"]), open).unwrap()
+    }
+
+    fn hear(&self) -> Result<(), BoxError> {
+        Ok(self.hears.recv_timeout(PATIENCE)?)
+    }
+}
+
+impl Target for Simulated {
+    fn machine(&self) -> &Machine {
+        &self.fake.machine
+    }
+
+    fn host(&self) -> &Host {
+        &self.fake.host
+    }
+
+    fn run(&mut self, command: &[OsString], end: &AtomicBool) -> Result<TargetOutput, BoxError> {
+        self.samples += 1;
+        (self.answer)(self)?;
+        self.fake.run(command, end)
+    }
+}
+
 fn guests(names: [&str; 2]) -> Vec<Factor> {
     vec![Factor::new("guest", names)]
 }
@@ -115,17 +189,26 @@ fn carry_out(
     check: impl FnOnce(Answer<nearfar_experiment::TookOnTarget<String>>),
 ) {
     let targets = Targets::open(guests(names), |levels| Ok(Fake::open(levels, kernel))).unwrap();
+    check(on(targets, options, store, &AtomicBool::new(false)));
+}
+
+fn on(
+    targets: Targets,
+    options: Options,
+    store: &mut Store,
+    cancel: &AtomicBool,
+) -> Answer<nearfar_experiment::TookOnTarget<String>> {
     let command = |cell: &Cell| vec!["sample".into(), cell.text("size").into()];
     let plans = vec![Sizes.plan(), Sizes.plan()];
-    check(carry_out_with(
+    carry_out_with(
         &mut OnTargets::new(Sizes, targets, plans, command),
         options,
         store,
         &machine("the host"),
-        &AtomicBool::new(false),
+        cancel,
         &mut Leased::new("sizes"),
         &mut Resources::new("sizes"),
-    ));
+    )
 }
 
 #[test]
@@ -167,6 +250,75 @@ fn each_cell_runs_on_its_target_and_the_targets_take_turns() {
     assert_eq!(stored.kernel, "6.1", "of the targets, once");
     let emulation = stored.emulation.unwrap().to_string();
     assert_eq!(emulation, "guest=one: one; guest=other: other");
+}
+
+fn has_one_cpu() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1)
+}
+
+#[test]
+fn targets_in_simulated_time_work_at_the_same_time() {
+    if has_one_cpu() {
+        return println!("skipped: cpus: targets take turns on one CPU");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+    // Each sample ends when one of the other guest's has begun.
+    let meet = |it: &mut Simulated| {
+        it.tells.send(())?;
+        it.hear()
+    };
+    let targets = Simulated::both([meet, meet]);
+    let cancel = AtomicBool::new(false);
+    let outcome = on(targets, Options::new(3), &mut store, &cancel).unwrap();
+    assert_eq!(outcome.ended, Ended::Complete);
+    let samples = store.samples(outcome.run).unwrap();
+    let rounds: Vec<u32> = samples.iter().map(|it| it.round).collect();
+    assert_eq!(rounds, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]);
+    for sample in &samples {
+        let cell = &sample.cell;
+        let expected = format!("{} {}", cell.text("guest"), cell.text("size"));
+        assert_eq!(sample.detail, expected);
+    }
+}
+
+#[test]
+fn a_sample_that_is_there_is_kept_when_the_run_is_interrupted() {
+    if has_one_cpu() {
+        return println!("skipped: cpus: targets take turns on one CPU");
+    }
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+    // Once the other guest's first sample is there, Ctrl-C ends all that are at work.
+    let interrupted = |it: &mut Simulated| {
+        if it.samples == 1 {
+            it.hear()?;
+            INTERRUPTED.store(true, Ordering::Relaxed);
+            it.tells.send(())?;
+        }
+        Err("powered off".into())
+    };
+    let second = |it: &mut Simulated| match it.samples {
+        1 => Ok(()),
+        _ => {
+            it.tells.send(())?;
+            it.hear()?;
+            Err("powered off".into())
+        }
+    };
+    let targets = Simulated::both([interrupted, second]);
+    let outcome = on(targets, Options::new(2), &mut store, &INTERRUPTED).unwrap();
+    assert_eq!(outcome.ended, Ended::Interrupted);
+    let samples = store.samples(outcome.run).unwrap();
+    let [kept] = &samples[..] else {
+        panic!("{samples:?}")
+    };
+    assert_eq!(kept.cell.text("guest"), "other");
+    let none = |_: &mut Simulated| Ok(());
+    let (targets, cancel) = (Simulated::both([none, none]), AtomicBool::new(false));
+    let outcome = on(targets, Options::new(2), &mut store, &cancel).unwrap();
+    assert_eq!((outcome.already, outcome.samples.len()), (1, 8));
 }
 
 #[test]
@@ -225,9 +377,12 @@ fn a_target_that_cannot_be_opened_is_named_and_a_cell_without_one_refused() {
         refused.to_string(),
         "cannot open the target of guest=other: no kernel"
     );
-    let mut targets = Targets::open(guests(["one", "one"]), open).unwrap();
+    let targets = Targets::open(guests(["one", "one"]), open).unwrap();
+    let mut on_targets = OnTargets::new(Sizes, targets, Vec::new(), |_: &Cell| Vec::new());
     for cell in [Cell::new(), Cell::new().with("guest", "third")] {
-        assert!(matches!(targets.of(&cell), Err(TargetError::Cell { .. })));
+        let refused = on_targets.run(&cell, &AtomicBool::new(false)).unwrap_err();
+        let refused = refused.downcast::<TargetError>().unwrap();
+        assert!(matches!(*refused, TargetError::Cell { .. }));
     }
 }
 
