@@ -508,7 +508,7 @@ const FAKE_NODES: Case = Case {
     required_here: &[],
     programs: &[],
     // With fewer none of the changes can be significant (Holm).
-    samples: 6,
+    samples: 8,
     minutes: 30,
     quick: Quick {
         guest: &[("scale", "cpus=12,memory=4G")],

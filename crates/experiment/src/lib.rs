@@ -16,6 +16,7 @@
 //! An interrupted run is found again by its experiment, parameters and machine, and continued with what is missing.
 //! Knows nothing of what is measured, and draws nothing.
 
+mod ahead;
 mod carry_out;
 mod experiment;
 mod guest_time;
@@ -27,6 +28,7 @@ mod settings;
 mod target;
 pub mod traced;
 
+pub use ahead::{Ahead, Take};
 pub use carry_out::{DISTURBS, Options, Resume, carry_out, carry_out_with};
 pub use experiment::{
     BoxError, Column, Ended, Experiment, ExperimentError, Outcome, RunPlan, Sampled, Settled,

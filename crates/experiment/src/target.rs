@@ -10,18 +10,13 @@
 //!           OnTargets::run: "nearfar bench NAME --one-sample --factor ..." on the target ─► sample as JSON
 //! ```
 //!
-//! Targets in simulated time do not disturb each other: as many as the host has CPUs are at work at once, each on its own cells in the
-//! order of the round, so that its figures are those that it has alone.
+//! Guests in simulated time work at the same time ([`Ahead`]), each on its own cells in the order of the round.
 //!
 //! Each target is asked before the first sample which of the cells it has ([`Targets::ask`]).
 //! Settings, setup and teardown of a sample take place on its target, by the command that takes the sample.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::AtomicBool;
 
 use nearfar_machine::Machine;
 use nearfar_runs::{Cell, Factor, Host, Metric, MetricValue, RunTarget, Sample};
@@ -29,6 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::ahead::{Ahead, Take};
 use crate::experiment::{BoxError, Column, Experiment, RunPlan, Settled, named};
 use crate::recording::fingerprint;
 use crate::sampler::Order;
@@ -145,67 +141,13 @@ fn answer<A: DeserializeOwned>(
     Ok(serde_json::from_slice(&output.stdout).map_err(TargetError::Answer)?)
 }
 
-/// A sample that a target is to take.
-struct Asked {
-    target: usize,
-    cell: Cell,
-    command: Vec<OsString>,
-}
-
-/// A thread with some of the targets, which does what is asked of them in order.
-struct Worker {
-    /// `None` as it ends.
-    asked: Option<Sender<Asked>>,
-    answers: Receiver<(Cell, Result<Sample, BoxError>)>,
-    /// `None` once it ended.
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Worker {
-    /// Begins nothing more once `is_ended` is set.
-    fn start(mut targets: BTreeMap<usize, Box<dyn Target>>, is_ended: Arc<AtomicBool>) -> Self {
-        let (asked, commands) = channel::<Asked>();
-        let (answer_to, answers) = channel();
-        let work = move || {
-            for asked in commands {
-                let target = targets.get_mut(&asked.target);
-                let Some(target) = target.filter(|_| !is_ended.load(Ordering::Relaxed)) else {
-                    break;
-                };
-                let answer = answer(target.as_mut(), &asked.command, &is_ended);
-                if answer_to.send((asked.cell, answer)).is_err() {
-                    break;
-                }
-            }
-        };
-        Self {
-            asked: Some(asked),
-            answers,
-            thread: Some(thread::spawn(work)),
-        }
-    }
-
-    fn end(&mut self) {
-        drop(self.asked.take());
-        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
-            && !thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
-        }
-    }
-}
-
 /// An experiment whose samples are taken on targets, with their factors in front of its own.
 pub struct OnTargets<E, C> {
     experiment: E,
     records: Vec<RunTarget>,
     plan: RunPlan,
     command: C,
-    /// Each has every so manieth of the targets.
-    workers: Vec<Worker>,
-    is_ended: Arc<AtomicBool>,
-    /// Of the cells that were begun; `None` until there is an answer.
-    begun: BTreeMap<Cell, Option<Result<Sample, BoxError>>>,
+    samples: Ahead<Sample>,
 }
 
 impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> OnTargets<E, C> {
@@ -230,26 +172,17 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> OnTargets<E, C> {
         }
         let records = targets.records();
         plan.factors.splice(..0, targets.factors);
-        let at_once = match records.iter().all(RunTarget::is_simulated) {
-            true => thread::available_parallelism().map_or(1, usize::from),
-            false => 1,
-        };
-        let mut of_workers: Vec<BTreeMap<_, _>> = Vec::new();
-        of_workers.resize_with(at_once.min(records.len()), BTreeMap::new);
-        for (place, (_, target)) in targets.targets.into_iter().enumerate() {
-            let worker = place % of_workers.len();
-            of_workers[worker].insert(place, target);
-        }
-        let is_ended = Arc::new(AtomicBool::new(false));
-        let start = |targets| Worker::start(targets, Arc::clone(&is_ended));
+        let takes = targets.targets.into_iter().map(|(_, mut target)| {
+            let take =
+                move |command: &[OsString], end: &AtomicBool| answer(target.as_mut(), command, end);
+            Box::new(take) as Take<Sample>
+        });
         Self {
             experiment,
+            samples: Ahead::new(&records, takes.collect()),
             records,
             plan,
             command,
-            workers: of_workers.into_iter().map(start).collect(),
-            is_ended,
-            begun: BTreeMap::new(),
         }
     }
 
@@ -263,34 +196,9 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> OnTargets<E, C> {
         place.ok_or_else(|| TargetError::Cell { cell: cell.clone() })
     }
 
-    fn worker(&mut self, target: usize) -> &mut Worker {
-        let workers = self.workers.len();
-        &mut self.workers[target % workers]
-    }
-
-    /// Asks the cell's target for a sample, unless it was begun.
-    fn ask(&mut self, cell: &Cell) -> Result<usize, TargetError> {
-        let target = self.target(cell)?;
-        if !self.begun.contains_key(cell) {
-            let is_own = |factor: &str| self.records[target].levels.level(factor).is_none();
-            let asked = Asked {
-                target,
-                cell: cell.clone(),
-                command: (self.command)(&cell.only(is_own)),
-            };
-            let worker = self.worker(target);
-            // One that is gone is found when its answer is wanted.
-            let _ = worker.asked.as_ref().map(|worker| worker.send(asked));
-            self.begun.insert(cell.clone(), None);
-        }
-        Ok(target)
-    }
-}
-
-impl<E, C> Drop for OnTargets<E, C> {
-    fn drop(&mut self) {
-        self.is_ended.store(true, Ordering::Relaxed);
-        self.workers.iter_mut().for_each(Worker::end);
+    fn command(&self, cell: &Cell, target: usize) -> Vec<OsString> {
+        let is_own = |factor: &str| self.records[target].levels.level(factor).is_none();
+        (self.command)(&cell.only(is_own))
     }
 }
 
@@ -332,37 +240,23 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
     }
 
     fn begin(&mut self, cells: &[&Cell]) {
-        if self.workers.len() > 1 {
-            for cell in cells {
-                // A cell without a target is refused when its turn comes.
-                let _ = self.ask(cell);
+        for cell in cells {
+            // A cell without a target is refused when its turn comes.
+            if let Ok(target) = self.target(cell) {
+                let command = self.command(cell, target);
+                self.samples.begin(target, cell, command);
             }
         }
     }
 
     fn has(&mut self, cell: &Cell) -> bool {
-        for worker in &self.workers {
-            let answers = worker.answers.try_iter();
-            self.begun
-                .extend(answers.map(|(cell, answer)| (cell, Some(answer))));
-        }
-        matches!(self.begun.get(cell), Some(Some(_)))
+        self.samples.has(cell)
     }
 
-    fn run(&mut self, cell: &Cell, _: &AtomicBool) -> Result<Self::Sample, BoxError> {
-        let target = self.ask(cell)?;
-        while !self.has(cell) {
-            let worker = self.worker(target);
-            match worker.answers.recv() {
-                Ok((cell, answer)) => _ = self.begun.insert(cell, Some(answer)),
-                Err(_) => {
-                    worker.end();
-                    return Err("the thread of the cell's target ended".into());
-                }
-            }
-        }
-        let taken = self.begun.remove(cell).flatten();
-        let taken = taken.ok_or("no sample")??;
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
+        let target = self.target(cell)?;
+        let command = self.command(cell, target);
+        let taken = self.samples.take(target, cell, command, cancel)?;
         match taken.failed {
             Some(reason) => Err(reason.into()),
             None => Ok(TookOnTarget {

@@ -17,8 +17,8 @@ use nearfar_experiment::TargetOutput;
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
 use nearfar_experiment::{
-    BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, RunPlan, Settled,
-    carry_out, fingerprint,
+    Ahead, BoxError, Cell, Column, Ended, Experiment, Factor, Options, Resume, RunPlan, Settled,
+    Take, carry_out, fingerprint,
 };
 use nearfar_lab::cache::Cache;
 use nearfar_lab::delay::TimeSpec;
@@ -261,12 +261,7 @@ impl Turns<'_> {
             names: [sides[0].0.name(), sides[1].0.name()],
             total: 0,
         });
-        let mut experiment = Sides {
-            turns: self,
-            sides,
-            first: [None, None],
-            failure: None,
-        };
+        let mut experiment = Sides::new(self, sides).map_err(of_none)?;
         let outcome = carry_out(&mut experiment, options, &mut store.store, &machine, cancel);
         let outcome = match (outcome, experiment.failure) {
             // What happened to the guest says more, and decides the exit code.
@@ -311,7 +306,11 @@ const MOST_LOST: f64 = 0.01;
 /// The two sides.
 struct Sides<'a> {
     turns: &'a Turns<'a>,
-    sides: [(&'a CommandSide, PreparedGuest); 2],
+    sides: [&'a CommandSide; 2],
+    targets: [RunTarget; 2],
+    /// The command as it is run in a guest.
+    words: Vec<OsString>,
+    runs: Ahead<Result<CommandRun, Failure>>,
     /// The first run of each side.
     first: [Option<CommandRun>; 2],
     /// Why the last sample failed, where its guest did, and of which side.
@@ -323,50 +322,76 @@ fn cell(side: &str) -> Cell {
     Cell::new().with(SIDE, side)
 }
 
-impl Sides<'_> {
-    /// Boots a guest and runs the command in it once.
-    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<CommandRun, Failure> {
-        let mut guest = booted(prepared, cancel).map_err(failure)?;
-        let signals = Signals::of_process().map_err(failure)?;
-        let (start, before) = (Instant::now(), guest.simulated_time());
-        let words = self.words()?;
-        let output = captured(&mut guest, &Exec::new(&words), &signals).map_err(failure)?;
-        let simulated = guest.simulated_time().zip(before);
-        let elapsed = simulated.map_or_else(|| start.elapsed(), |(after, before)| after - before);
-        let mut traced = None;
-        if self.turns.is_traced && !cancel.load(Ordering::Relaxed) {
-            let file = captured(&mut guest, &Exec::new(&["cat", TRACE_FILE]), &signals);
-            traced = TracedRun::read(&file.map_err(failure)?, &output)?;
+/// The place of a cell's side.
+fn place(cell: &Cell) -> usize {
+    usize::from(cell.level(SIDE) == Some(&"b".into()))
+}
+
+impl<'a> Sides<'a> {
+    fn new(
+        turns: &'a Turns<'a>,
+        sides: [(&'a CommandSide, PreparedGuest); 2],
+    ) -> Result<Self, Failure> {
+        let is_traced = turns.is_traced;
+        let mut words = Vec::new();
+        if is_traced {
+            words.push(std::env::current_exe().map_err(Failure::refused)?.into());
+            words.extend(TRACE_WORDS.map(OsString::from));
         }
-        guest.power_off();
-        // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
-        if cancel.load(Ordering::Relaxed) {
-            return Err(failure(LabError::Interrupted));
-        }
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        // Without what nearfar did before and after.
-        let seconds = traced.as_ref().map(|it| it.seconds);
-        Ok(CommandRun {
-            elapsed_s: seconds.unwrap_or(elapsed.as_secs_f64()),
-            exit_code: output.exit_code,
-            stdout: text(&output.stdout),
-            stderr: text(&output.stderr),
-            kernel: traced.map(|it| it.kernel),
+        words.extend(turns.command.iter().map(OsString::from));
+        let [(a, of_a), (b, of_b)] = sides;
+        let targets = [target(cell("a"), &of_a), target(cell("b"), &of_b)];
+        let takes = [of_a, of_b].map(|guest| {
+            let take = move |command: &[OsString], cancel: &AtomicBool| {
+                Ok(once(&guest, command, is_traced, cancel))
+            };
+            Box::new(take) as Take<_>
+        });
+        Ok(Self {
+            turns,
+            sides: [a, b],
+            runs: Ahead::new(&targets, takes.into()),
+            targets,
+            words,
+            first: [None, None],
+            failure: None,
         })
     }
+}
 
-    /// The command as it is run in a guest.
-    fn words(&self) -> Result<Vec<OsString>, Failure> {
-        let command = self.turns.command.iter().map(OsString::from);
-        if !self.turns.is_traced {
-            return Ok(command.collect());
-        }
-        let program = std::env::current_exe().map_err(Failure::refused)?;
-        let mut words = vec![program.into()];
-        words.extend(TRACE_WORDS.map(OsString::from));
-        words.extend(command);
-        Ok(words)
+/// Boots a guest and runs the command in it once.
+fn once(
+    prepared: &PreparedGuest,
+    command: &[OsString],
+    is_traced: bool,
+    cancel: &AtomicBool,
+) -> Result<CommandRun, Failure> {
+    let mut guest = booted(prepared, cancel).map_err(failure)?;
+    let signals = Signals::of_process().map_err(failure)?;
+    let (start, before) = (Instant::now(), guest.simulated_time());
+    let output = captured(&mut guest, &Exec::new(command), &signals).map_err(failure)?;
+    let simulated = guest.simulated_time().zip(before);
+    let elapsed = simulated.map_or_else(|| start.elapsed(), |(after, before)| after - before);
+    let mut traced = None;
+    if is_traced && !cancel.load(Ordering::Relaxed) {
+        let file = captured(&mut guest, &Exec::new(&["cat", TRACE_FILE]), &signals);
+        traced = TracedRun::read(&file.map_err(failure)?, &output)?;
     }
+    guest.power_off();
+    // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
+    if cancel.load(Ordering::Relaxed) {
+        return Err(failure(LabError::Interrupted));
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    // Without what nearfar did before and after.
+    let seconds = traced.as_ref().map(|it| it.seconds);
+    Ok(CommandRun {
+        elapsed_s: seconds.unwrap_or(elapsed.as_secs_f64()),
+        exit_code: output.exit_code,
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+        kernel: traced.map(|it| it.kernel),
+    })
 }
 
 /// A run with what its kernel did: what is read of `trace-kernel/1`.
@@ -415,13 +440,14 @@ impl Experiment for Sides<'_> {
     fn title(&self) -> String {
         let command = self.turns.command.join(" ");
         let words: Vec<&str> = command.split_whitespace().collect();
-        let [(a, _), (b, _)] = &self.sides;
+        let [a, b] = self.sides;
         format!("{} (a: {}; b: {})", words.join(" "), a.name(), b.name())
     }
 
     fn plan(&self) -> RunPlan {
-        let side = |(side, _): &(&CommandSide, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
-        let [a, b] = &self.sides;
+        let side =
+            |side: &CommandSide| json!({"settings": side.settings, "emulation": side.emulation});
+        let [a, b] = self.sides;
         let mut parameters = json!({"command": self.turns.command, "a": side(a), "b": side(b)});
         if !self.turns.selection.is_empty() {
             parameters[VALUE] = json!(self.turns.selection);
@@ -437,11 +463,7 @@ impl Experiment for Sides<'_> {
     }
 
     fn targets(&self) -> Vec<RunTarget> {
-        let levels = ["a", "b"].map(cell).into_iter();
-        let sides = levels.zip(&self.sides);
-        sides
-            .map(|(levels, (_, guest))| target(levels, guest))
-            .collect()
+        self.targets.to_vec()
     }
 
     /// A B B A: a drift of the host affects both sides alike.
@@ -470,12 +492,22 @@ impl Experiment for Sides<'_> {
         metrics_of(&run.stdout, &[ELAPSED, EXIT_CODE])
     }
 
+    fn begin(&mut self, cells: &[&Cell]) {
+        for cell in cells {
+            self.runs.begin(place(cell), cell, self.words.clone());
+        }
+    }
+
+    fn has(&mut self, cell: &Cell) -> bool {
+        self.runs.has(cell)
+    }
+
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<CommandRun, BoxError> {
-        let side_b = cell.level(SIDE) == Some(&"b".into());
-        let (_, prepared) = &self.sides[usize::from(side_b)];
-        let run = self.once(prepared, cancel).and_then(|run| {
+        let side = place(cell);
+        let run = self.runs.take(side, cell, self.words.clone(), cancel)?;
+        let run = run.and_then(|run| {
             let is_second = self.first.iter().flatten().count() == 1;
-            self.first[usize::from(side_b)].get_or_insert_with(|| run.clone());
+            self.first[side].get_or_insert_with(|| run.clone());
             match &self.first {
                 [Some(a), Some(b)] if is_second => {
                     let selection = self.turns.selection;
@@ -490,7 +522,7 @@ impl Experiment for Sides<'_> {
                 Failure::Input(error) | Failure::Refused(error) => format!("{error:#}"),
                 _ => "the guest ended".to_owned(),
             };
-            self.failure = Some((usize::from(side_b), failure));
+            self.failure = Some((side, failure));
             reason.into()
         })
     }
@@ -591,8 +623,7 @@ impl Progress for TurnProgress {
 
     fn step(&mut self, step: &Step<'_>) {
         if let Some(cell) = step.next {
-            let side_b = cell.level(SIDE) == Some(&"b".into());
-            let name = &self.names[usize::from(side_b)];
+            let name = &self.names[place(cell)];
             output::say!("run {} of {}: {name}", step.done + 1, self.total);
         }
     }
@@ -693,12 +724,8 @@ mod tests {
             label: None,
             record: &record,
         };
-        let sides = Sides {
-            turns: &turns,
-            sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
-            first: [None, None],
-            failure: None,
-        };
+        let guests = [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))];
+        let sides = Sides::new(&turns, guests).ok().unwrap();
         assert_eq!(
             sides.title(),
             "nearfar topo (a: kernel=6.1; b: kernel=6.12)"
